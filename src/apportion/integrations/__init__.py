@@ -1,0 +1,1 @@
+"""Where apportion meets other frameworks; each module imports its own."""

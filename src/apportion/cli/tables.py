@@ -1,0 +1,134 @@
+"""Summaries as tables for people."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from apportion.training.task import K
+
+_SPLIT_NAMES = {"pool": "pool", "held_out": "held-out"}
+
+
+def print_summary(summary: dict[str, Any], folder: Path) -> None:
+    """Print what one run bought."""
+    console = Console()
+    if summary["success"]:
+        table = Table(title="success", title_justify="left")
+        for column in ("", "problems", "before", "after", f"pass@{K}", f"worst@{K}"):
+            table.add_column(column, justify="left" if not column else "right")
+        for split, found in summary["success"].items():
+            before, after = found["before"], found["after"]
+            table.add_row(
+                _SPLIT_NAMES.get(split, split),
+                f"{after['num_problems']:,}",
+                f"{before['avg']:.4f}",
+                f"{after['avg']:.4f}",
+                *(f"{before[name]:.3f} -> {after[name]:.3f}" for name in _at_k(after)),
+            )
+        console.print(table)
+    for line in _lines(summary):
+        console.print(line, highlight=False)
+    console.print(f"run folder  {folder}", highlight=False)
+
+
+def print_comparison(result: dict[str, Any], folder: Path) -> None:
+    """Print arms side by side, with paired differences to uniform."""
+    console = Console()
+    config, num_seeds = result["config"], len(result["seeds"])
+    splits = list(next(iter(result["arms"].values()))["success"])
+    for split in splits:
+        name = _SPLIT_NAMES.get(split, split)
+        first = next(iter(result["arms"].values()))["success"][split]
+        table = Table(
+            title=f"mean success on the {name} problems (before: {first['before']:.4f}), "
+            f"{num_seeds} seeds, {result['budget']:,} rollouts each",
+            title_justify="left",
+        )
+        for column in ("arm", "after", "minus uniform, paired [95%]", "rollouts to uniform's end"):
+            table.add_column(column, justify="left" if column == "arm" else "right")
+        for arm, entry in result["arms"].items():
+            found = entry["success"][split]
+            table.add_row(
+                arm,
+                f"{found['after']:.4f}",
+                "" if arm == "uniform" else _interval(found["difference"], "+.4f"),
+                _interval(found["share_of_rollouts"], ".2f"),
+            )
+        console.print(table)
+    _print_mechanism(console, result)
+    console.print(
+        f"pool {config['pool']}, n = {config['rollouts_per_prompt']}, "
+        f"{config['prompts_per_step']} prompts a step, learning rate {config['learning_rate']:g}, "
+        f"seeds {result['seeds'][0]} to {result['seeds'][-1]}; all runs in {folder}",
+        highlight=False,
+    )
+
+
+def _print_mechanism(console: Console, result: dict[str, Any]) -> None:
+    table = Table(title="what the rollouts bought", title_justify="left")
+    columns = ("arm", "groups with signal", "gradient variance / uniform", "forecast error")
+    for column in (*columns, "allocation time", "even steps"):
+        table.add_column(column, justify="left" if column == "arm" else "right")
+    for arm, entry in result["arms"].items():
+        variance = entry.get("gradient_variance")
+        table.add_row(
+            arm,
+            f"{entry['share_with_signal']:.1%}",
+            f"{variance['against_uniform']:.3f}" if variance else "",
+            f"{entry['forecast_error']['forecast']:.3f}",
+            f"{entry['allocation_share']:.2%}",
+            f"{entry['num_uniform_steps']:.0f}",
+        )
+    console.print(table)
+    error = next(iter(result["arms"].values()))["forecast_error"]
+    console.print(
+        f"forecast error of a moving average {error['moving_average']:.3f}, "
+        f"of ridge regression {error['ridge']:.3f} (mean absolute, against the exact success)",
+        highlight=False,
+    )
+
+
+def _lines(summary: dict[str, Any]) -> list[str]:
+    error, seconds = summary["forecast_error"], summary["seconds"]
+    lines = [
+        f"rollouts    {summary['num_rollouts']:,} of {summary['budget']:,} budgeted, "
+        f"in {summary['num_steps']} steps",
+        f"signal      {summary['share_with_signal']:.1%} of groups had unequal rewards",
+    ]
+    variance = summary["gradient_variance"]
+    if variance:
+        lines.append(
+            f"variance    {variance['against_uniform']:.3f} of an even split's "
+            f"(oracle {variance['oracle_against_uniform']:.3f})"
+        )
+    against = "the exact success" if variance else "the observed means, noise included"
+    lines.append(
+        f"forecast    mean error {error['forecast']:.3f} against {against} "
+        f"(moving average {error['moving_average']:.3f}, ridge {error['ridge']:.3f})"
+    )
+    lines.append(
+        f"time        {seconds['steps']:.0f} s in steps, {seconds['allocation_share']:.2%} of it "
+        "in allocation"
+    )
+    even = summary["num_uniform_steps"]
+    if even:
+        lines.append(f"even split  in {even} steps, while the forecast had no skill to go by")
+    return lines
+
+
+def _at_k(values: dict[str, Any]) -> list[str]:
+    return [name for name in values if "@" in name]
+
+
+def _interval(value: dict[str, Any], form: str) -> str:
+    def shown(number: float | None) -> str:
+        return "never" if number is None or math.isinf(number) else f"{number:{form}}"
+
+    if value["num_seeds"] == 1:
+        return shown(value["mean"])
+    return f"{shown(value['mean'])} [{shown(value['low'])}, {shown(value['high'])}]"

@@ -1,0 +1,287 @@
+"""``apportion train``: one run, or arms side by side, on the embedded model or your own."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from apportion.errors import InvalidInputError, RunFolderError
+from apportion.training import compare as comparing
+from apportion.training.config import (
+    ARMS,
+    EMBEDDED_LEARNING_RATE,
+    ESTIMATORS,
+    OWN_LEARNING_RATE,
+    POOLS,
+    TrainConfig,
+)
+
+_DEFAULTS = TrainConfig()
+_OWN_MAX_TOKENS = 512
+_OWN_MICRO_BATCH = 8
+_YOURS, _SIZE, _LEARNING, _RUN = "Your own model and data", "Rollouts", "Learning", "Run"
+
+
+def train_command(
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Path or hub id; the embedded model if left out.", rich_help_panel=_YOURS
+        ),
+    ] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(help=".jsonl, .csv, .parquet, a folder or a hub id.", rich_help_panel=_YOURS),
+    ] = None,
+    reward: Annotated[
+        str,
+        typer.Option(
+            help="exact, math-verify or package.module:function (called as TRL calls rewards).",
+            rich_help_panel=_YOURS,
+        ),
+    ] = _DEFAULTS.reward,
+    prompt_column: Annotated[
+        str, typer.Option(help="Column of the prompts.", rich_help_panel=_YOURS)
+    ] = _DEFAULTS.prompt_column,
+    answer_column: Annotated[
+        str, typer.Option(help="Column of the answers.", rich_help_panel=_YOURS)
+    ] = _DEFAULTS.answer_column,
+    prior: Annotated[
+        str | None,
+        typer.Option(
+            help="File of offline success rates: prompt, success, num_rollouts.",
+            rich_help_panel=_YOURS,
+        ),
+    ] = None,
+    held_out: Annotated[
+        int,
+        typer.Option(
+            help="Prompts of your data kept for evaluation (at most a fifth).",
+            rich_help_panel=_YOURS,
+        ),
+    ] = _DEFAULTS.held_out,
+    pool: Annotated[
+        str, typer.Option(help=f"Embedded problems: {', '.join(POOLS)}.", rich_help_panel=_RUN)
+    ] = _DEFAULTS.pool,
+    prompts_per_step: Annotated[
+        int, typer.Option(help="Prompts of one step.", rich_help_panel=_SIZE)
+    ] = _DEFAULTS.prompts_per_step,
+    rollouts_per_prompt: Annotated[
+        int,
+        typer.Option(
+            help="Mean rollouts a prompt; a step spends this times the prompts, exactly.",
+            rich_help_panel=_SIZE,
+        ),
+    ] = _DEFAULTS.rollouts_per_prompt,
+    lower: Annotated[
+        int, typer.Option(help="Least rollouts a prompt.", rich_help_panel=_SIZE)
+    ] = _DEFAULTS.lower,
+    upper: Annotated[
+        int | None,
+        typer.Option(help="Most rollouts a prompt; 4 times the mean.", rich_help_panel=_SIZE),
+    ] = None,
+    steps: Annotated[
+        int, typer.Option(help="Update steps.", rich_help_panel=_SIZE)
+    ] = _DEFAULTS.steps,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            help=f"Longest completion in tokens; {_DEFAULTS.max_tokens} for the embedded model, "
+            f"else {_OWN_MAX_TOKENS}.",
+            rich_help_panel=_SIZE,
+        ),
+    ] = None,
+    micro_batch: Annotated[
+        int | None,
+        typer.Option(
+            help="Completions in one backward pass (memory); all for the embedded model, else "
+            f"{_OWN_MICRO_BATCH}.",
+            rich_help_panel=_SIZE,
+        ),
+    ] = None,
+    estimator: Annotated[
+        str,
+        typer.Option(help=f"Advantage: {', '.join(ESTIMATORS)}.", rich_help_panel=_LEARNING),
+    ] = _DEFAULTS.estimator,
+    learning_rate: Annotated[
+        float | None,
+        typer.Option(
+            help="Of AdamW, constant after 10 steps of warm-up; "
+            f"{EMBEDDED_LEARNING_RATE:g} for the embedded model, else {OWN_LEARNING_RATE:g}.",
+            rich_help_panel=_LEARNING,
+        ),
+    ] = None,
+    kl: Annotated[
+        float,
+        typer.Option(help="Weight of the KL term to the start.", rich_help_panel=_LEARNING),
+    ] = _DEFAULTS.kl,
+    entropy: Annotated[
+        float, typer.Option(help="Weight of the entropy bonus.", rich_help_panel=_LEARNING)
+    ] = _DEFAULTS.entropy,
+    arm: Annotated[
+        str, typer.Option(help=f"Who decides: {', '.join(ARMS)}.", rich_help_panel=_RUN)
+    ] = _DEFAULTS.arm,
+    compare: Annotated[
+        str | None,
+        typer.Option(
+            help="Arms to run side by side, e.g. uniform,adaptive,vip,oracle.",
+            rich_help_panel=_RUN,
+        ),
+    ] = None,
+    seeds: Annotated[
+        int,
+        typer.Option(help="Seeds of a comparison, counted from --seed.", rich_help_panel=_RUN),
+    ] = 3,
+    seed: Annotated[
+        int, typer.Option(help="Seed of prompts, sampling and weights.", rich_help_panel=_RUN)
+    ] = _DEFAULTS.seed,
+    evaluations: Annotated[
+        int, typer.Option(help="Evaluations over the run.", rich_help_panel=_RUN)
+    ] = _DEFAULTS.num_evaluations,
+    save_every: Annotated[
+        int, typer.Option(help="Steps between checkpoints.", rich_help_panel=_RUN)
+    ] = _DEFAULTS.save_every,
+    processes: Annotated[
+        int | None,
+        typer.Option(help="Runs of a comparison at a time; one a core.", rich_help_panel=_RUN),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Run folder; runs/DATE-TIME if left out.", rich_help_panel=_RUN),
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="Go on with the run in --out, as it was started.", rich_help_panel=_RUN
+        ),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the summary as JSON.", rich_help_panel=_RUN)
+    ] = False,
+) -> None:
+    """Train with adaptive rollouts, exactly on budget, and show what they bought.
+
+    Without any option: the embedded language model learns reasoning-gym problems, about a minute on
+    one core. With --compare: several arms on the same prompts, budget and seeds.
+    """
+    # Before torch is first imported: more than one thread is slower for a model this small.
+    os.environ.setdefault("OMP_NUM_THREADS", "1" if model is None else str(os.cpu_count() or 1))
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if resume:
+        folder = _folder_to_resume(out)
+        if (folder / "comparison.json").exists():
+            config, arms, all_seeds = comparing.load(folder)
+            _compare(config, arms, all_seeds, folder, processes, as_json)
+        else:
+            _train(None, folder, as_json)
+        return
+    is_own = model is not None or dataset is not None
+    rate = OWN_LEARNING_RATE if is_own else EMBEDDED_LEARNING_RATE
+    config = TrainConfig(
+        arm=arm,
+        model=model,
+        dataset=dataset,
+        pool=pool,
+        reward=reward,
+        prompt_column=prompt_column,
+        answer_column=answer_column,
+        prior=prior,
+        estimator=estimator,
+        prompts_per_step=prompts_per_step,
+        rollouts_per_prompt=rollouts_per_prompt,
+        lower=lower,
+        upper=upper,
+        steps=steps,
+        learning_rate=rate if learning_rate is None else learning_rate,
+        kl=kl,
+        entropy=entropy,
+        max_tokens=max_tokens or (_OWN_MAX_TOKENS if is_own else _DEFAULTS.max_tokens),
+        num_evaluations=evaluations,
+        held_out=held_out,
+        save_every=save_every,
+        seed=seed,
+    )
+    if micro_batch is not None or is_own:
+        config = replace(config, micro_batch=micro_batch or _fitting_micro_batch(config))
+    folder = out or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
+    if compare is None:
+        _train(config, folder, as_json)
+        return
+    arms = [name.strip() for name in compare.split(",") if name.strip()]
+    all_seeds = list(range(seed, seed + seeds))
+    comparing.start(config, arms, all_seeds, folder)
+    _compare(config, arms, all_seeds, folder, processes, as_json)
+
+
+def _train(config: TrainConfig | None, folder: Path, as_json: bool) -> None:
+    from apportion.cli.progress import run_display
+    from apportion.cli.tables import print_summary
+    from apportion.training.run import last_checkpoint, run, start_of
+
+    resume = config is None
+    begun = start_of(folder) if config is None else config
+    try:
+        with run_display(begun, folder, quiet=as_json) as on_step:
+            summary = run(begun, folder, resume=resume, on_step=on_step)
+    except (Exception, KeyboardInterrupt) as error:
+        if not isinstance(error, RunFolderError) and last_checkpoint(folder) is not None:
+            typer.echo(f"The finished steps are kept. {_how_to_go_on(folder)}", err=True)
+        raise
+    if as_json:
+        print(json.dumps(summary))
+    else:
+        print_summary(summary, folder)
+
+
+def _compare(
+    config: TrainConfig,
+    arms: list[str],
+    seeds: list[int],
+    folder: Path,
+    processes: int | None,
+    as_json: bool,
+) -> None:
+    from apportion.cli.progress import comparison_display
+    from apportion.cli.tables import print_comparison
+
+    jobs = comparing.jobs_of(config, arms, seeds, folder)
+    workers = processes or (os.cpu_count() or 1)
+    try:
+        with comparison_display(jobs, quiet=as_json) as on_poll:
+            failures = comparing.run_all(jobs, num_processes=workers, on_poll=on_poll)
+    except KeyboardInterrupt:
+        typer.echo(f"Stopped. {_how_to_go_on(folder)}", err=True)
+        raise typer.Exit(130) from None
+    for job, reason in failures.items():
+        typer.echo(f"apportion: {job.name} failed: {reason}", err=True)
+    result = comparing.compare(jobs)
+    if as_json:
+        print(json.dumps(result))
+    else:
+        print_comparison(result, folder)
+    if failures:
+        raise typer.Exit(1)
+
+
+def _how_to_go_on(folder: Path) -> str:
+    return f"Go on with: apportion train --resume --out {folder}"
+
+
+def _folder_to_resume(out: Path | None) -> Path:
+    if out is None:
+        raise InvalidInputError("--resume needs --out, the folder of the run to go on with.")
+    if not (out / "run.json").exists() and not (out / "comparison.json").exists():
+        raise RunFolderError(f"{out} holds no run to resume.")
+    return out
+
+
+def _fitting_micro_batch(config: TrainConfig) -> int:
+    """Return the largest size up to the default that divides the rollouts of a step."""
+    sizes = range(min(_OWN_MICRO_BATCH, config.budget_per_step), 0, -1)
+    return next(size for size in sizes if config.budget_per_step % size == 0)

@@ -1,0 +1,184 @@
+"""One frozen configuration of a training run, as written to ``run.json``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from apportion import validate
+from apportion.errors import InvalidInputError, StateError
+
+ARMS = ("uniform", "adaptive", "vip", "oracle")
+ESTIMATORS = ("dr_grpo", "rloo", "grpo")
+POOLS = ("mixed", "hard", "bimodal")
+EMBEDDED_LEARNING_RATE = 3e-4
+OWN_LEARNING_RATE = 1e-6
+VIP_LOWER = 3
+"""The published rule needs at least three rollouts a prompt: its law is not convex below."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    """Everything that defines one run of one arm.
+
+    Attributes:
+        arm: who decides: ``uniform``, ``adaptive`` (forecast with doubt), ``vip`` (as published) or
+            ``oracle`` (exact success; embedded model only).
+        model: path or hub id; the embedded model if None.
+        dataset: file, folder or hub id with a prompt column; the embedded pool if None.
+        pool: which embedded pool.
+        reward: ``exact``, ``math-verify`` or ``package.module:function``.
+        prompt_column: column of the prompts.
+        answer_column: column of the answers that `reward` compares with.
+        prior: file of offline success rates, or None.
+        estimator: ``dr_grpo``, ``rloo`` or ``grpo``.
+        prompts_per_step: B_p, prompts of one step.
+        rollouts_per_prompt: n, mean rollouts a prompt; the budget of a step is B_p n.
+        lower: least rollouts a prompt.
+        upper: most rollouts a prompt; 4 n if None.
+        steps: M, update steps.
+        learning_rate: of AdamW, constant after ten steps of warm-up.
+        kl: weight of the KL term against the starting model.
+        entropy: weight of the entropy bonus.
+        max_tokens: longest completion, in tokens.
+        micro_batch: completions in one forward and backward pass; the whole step if None.
+        num_evaluations: evaluations after the first, spread over the run.
+        held_out: prompts of an own data set kept for evaluation.
+        save_every: steps between checkpoints.
+        seed: of prompts, sampling and weights.
+    """
+
+    arm: str = "adaptive"
+    model: str | None = None
+    dataset: str | None = None
+    pool: str = "mixed"
+    reward: str = "exact"
+    prompt_column: str = "prompt"
+    answer_column: str = "answer"
+    prior: str | None = None
+    estimator: str = "dr_grpo"
+    prompts_per_step: int = 64
+    rollouts_per_prompt: int = 4
+    lower: int = 2
+    upper: int | None = None
+    steps: int = 60
+    learning_rate: float = EMBEDDED_LEARNING_RATE
+    kl: float = 0.0
+    entropy: float = 0.0
+    max_tokens: int = 9
+    micro_batch: int | None = None
+    num_evaluations: int = 6
+    held_out: int = 64
+    save_every: int = 20
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check every value against its limit and against the others."""
+        validate.choice("arm", self.arm, ARMS)
+        validate.choice("estimator", self.estimator, ESTIMATORS)
+        validate.choice("pool", self.pool, POOLS)
+        for name, least in (
+            ("prompts_per_step", 1),
+            ("rollouts_per_prompt", 2),
+            ("lower", 2),
+            ("steps", 1),
+            ("max_tokens", 1),
+            ("num_evaluations", 1),
+            ("held_out", 0),
+            ("save_every", 1),
+            ("seed", 0),
+        ):
+            validate.whole_number(name, getattr(self, name), at_least=least)
+        for name in ("learning_rate", "kl", "entropy"):
+            value = float(validate.vector(name, [getattr(self, name)])[0])
+            if value < 0.0:
+                raise InvalidInputError(f"{name} is {value:g}, but must not be negative.")
+        self._check_bounds()
+        self._check_task()
+
+    @property
+    def budget_per_step(self) -> int:
+        """Rollouts of one step, B_p n."""
+        return self.prompts_per_step * self.rollouts_per_prompt
+
+    @property
+    def budget(self) -> int:
+        """Rollouts of the whole run, C = B_p n M."""
+        return self.budget_per_step * self.steps
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether the shipped model learns the shipped problems."""
+        return self.model is None and self.dataset is None
+
+    @property
+    def least(self) -> int:
+        """Least rollouts a prompt in this arm."""
+        return max(self.lower, VIP_LOWER) if self.arm == "vip" else self.lower
+
+    @property
+    def most(self) -> int:
+        """Most rollouts a prompt."""
+        return 4 * self.rollouts_per_prompt if self.upper is None else self.upper
+
+    def with_arm(self, arm: str, seed: int) -> TrainConfig:
+        """Return the same run with another arm and seed."""
+        return replace(self, arm=arm, seed=seed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields, ready for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> TrainConfig:
+        """Restore what `to_dict` returned.
+
+        Raises:
+            StateError: a field is unknown, so the run belongs to another version.
+        """
+        unknown = sorted(set(values) - {field.name for field in fields(cls)})
+        if unknown:
+            raise StateError(
+                f"The run was started with {', '.join(unknown)}, which this apportion does not "
+                "know. Resume it with the version in its run.json."
+            )
+        return cls(**values)
+
+    def _check_bounds(self) -> None:
+        n = self.rollouts_per_prompt
+        if self.least > n:
+            why = f" (the vip arm needs {VIP_LOWER})" if self.least > self.lower else ""
+            raise InvalidInputError(
+                f"lower is {self.least}{why}, but the mean number of rollouts a prompt is {n}. "
+                "Lower the bound or raise --rollouts-per-prompt."
+            )
+        if self.most < n:
+            raise InvalidInputError(
+                f"upper is {self.most}, but the mean number of rollouts a prompt is {n}. "
+                "Raise the bound or lower --rollouts-per-prompt."
+            )
+        if self.micro_batch is not None:
+            size = validate.whole_number("micro_batch", self.micro_batch, at_least=1)
+            if self.budget_per_step % size:
+                raise InvalidInputError(
+                    f"micro_batch is {size}, but must divide the {self.budget_per_step} rollouts "
+                    "of a step."
+                )
+
+    def _check_task(self) -> None:
+        if (self.model is None) != (self.dataset is None):
+            given, missing = ("model", "dataset") if self.dataset is None else ("dataset", "model")
+            raise InvalidInputError(
+                f"--{given} is given without --{missing}. Give both to train your own model, or "
+                "neither to train the embedded one."
+            )
+        if self.is_embedded and self.reward != "exact":
+            raise InvalidInputError(
+                f"reward is {self.reward!r}, but the embedded problems bring their own scorer. "
+                "Give --model and --dataset to use your own reward."
+            )
+        if self.arm == "oracle" and not self.is_embedded:
+            raise InvalidInputError(
+                "The oracle arm needs the exact success of every prompt, which only the embedded "
+                "model has. Leave out --model and --dataset, or choose another arm."
+            )

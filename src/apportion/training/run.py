@@ -1,0 +1,362 @@
+"""One run of one arm through TRL: from a configuration to a summarised run folder."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import islice
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+from apportion.embedding import TextEmbedding
+from apportion.errors import InvalidInputError, MissingExtraError
+from apportion.prompt_key import prompt_text
+from apportion.prompt_stream import prompt_stream
+from apportion.run_log import RunLog, cut_back, read_config
+from apportion.training import summary
+from apportion.training.arms import allocator_of, mode_of, prompts_of
+from apportion.training.config import TrainConfig
+from apportion.training.task import ID_COLUMN, Measured, Task, load_task
+from apportion.validate import FloatArray, IntArray
+
+OnStep = Callable[[int, dict[str, Any]], None]
+WARMUP_STEPS = 10
+
+
+class Stopped(KeyboardInterrupt):
+    """The user asked to stop; everything up to a finished step is on disk."""
+
+
+def start_of(folder: str | os.PathLike[str]) -> TrainConfig:
+    """Return the configuration that a run was started with.
+
+    Raises:
+        RunFolderError: the folder holds no run of `apportion train`.
+        StateError: it was started by another version.
+    """
+    config = read_config(folder)
+    if "train" not in config:
+        raise InvalidInputError(
+            f"{folder} holds a run log, but not of `apportion train`. Resume it with its trainer."
+        )
+    return TrainConfig.from_dict(config["train"])
+
+
+def run(
+    config: TrainConfig, folder: Path, *, resume: bool = False, on_step: OnStep | None = None
+) -> dict[str, Any]:
+    """Train one arm and summarise the run folder.
+
+    Args:
+        config: the run.
+        folder: run folder; checkpoints go to ``checkpoints`` in it.
+        resume: go on from the last whole checkpoint in the folder.
+        on_step: called after each step with the number of steps done and a few values.
+
+    Returns:
+        The summary, see `apportion.training.summary.summarise`.
+
+    Raises:
+        InvalidInputError: data, model or reward cannot be used.
+        RunFolderError: the folder already holds a run, or another process writes there.
+        Stopped: the run was asked to stop; a checkpoint of the last step is on disk.
+    """
+    _hush(everything=config.is_embedded)
+    task = load_task(config)
+    embedding = TextEmbedding().fit([prompt_text(row["prompt"]) for row in task.rows])
+    checkpoint = _prepare(folder) if resume else None
+    trainer, watch = _trainer(config, task, embedding, folder, on_step)
+    with _stop_on_signal() as asked:
+        watch.asked_to_stop = asked
+        try:
+            trainer.train(resume_from_checkpoint=checkpoint)
+        except Exception:
+            _save_what_is_done(trainer, folder)
+            raise
+    if watch.stopped:
+        raise Stopped(f"stopped after step {trainer.state.global_step} of {config.steps}")
+    text_of = task.text_of()
+    return summary.summarise(
+        folder, lambda keys: embedding.transform([text_of[key] for key in keys])
+    )
+
+
+def _hush(*, everything: bool) -> None:
+    """Keep the libraries from drawing bars over ours and from warning about one another."""
+    try:
+        from transformers.utils import logging as transformers_logging
+    except ImportError as error:
+        raise MissingExtraError("transformers", "train") from error
+    transformers_logging.disable_progress_bar()
+    if everything:
+        transformers_logging.set_verbosity_error()
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"transformers\.")
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """Return the newest checkpoint that was written to its end, if any."""
+    from apportion.integrations.trl.mixin import STATE_FILE
+
+    found = [
+        path
+        for path in (folder / "checkpoints").glob("checkpoint-*")
+        if (path / "trainer_state.json").exists() and (path / STATE_FILE).exists()
+    ]
+    return max(found, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+
+
+def _prepare(folder: Path) -> str | None:
+    checkpoint = last_checkpoint(folder)
+    if checkpoint is None:  # killed before the first checkpoint: begin anew
+        cut_back(folder, 0)
+        (folder / "run.json").unlink(missing_ok=True)
+        (folder / "evaluations.jsonl").unlink(missing_ok=True)
+        return None
+    return str(checkpoint)
+
+
+def _trainer(
+    config: TrainConfig,
+    task: Task,
+    embedding: TextEmbedding,
+    folder: Path,
+    on_step: OnStep | None,
+) -> tuple[Any, Watch]:
+    try:
+        from datasets import Dataset
+
+        from apportion.integrations.trl import AdaptiveGRPOTrainer, AdaptiveRLOOTrainer
+    except ImportError as error:
+        raise MissingExtraError(error.name or "trl", "train") from error
+    # One epoch for the whole run: trainers restart their order when resumed in a later one.
+    steps = prompt_stream(len(task.rows), config.prompts_per_step, seed=config.seed)
+    order = np.concatenate(list(islice(steps, config.steps)))
+    watch = Watch(config, task, order, folder, on_step)
+    prompts = prompts_of(task.rows, embedding)
+    trainer_class = AdaptiveRLOOTrainer if config.estimator == "rloo" else AdaptiveGRPOTrainer
+    model, tokenizer = _load_model(task.model, is_embedded=config.is_embedded)
+    trainer = trainer_class(
+        model=model,
+        processing_class=tokenizer,
+        reward_funcs=task.reward,
+        args=_arguments(config, folder),
+        train_dataset=Dataset.from_list([task.rows[row] for row in order]),
+        callbacks=[watch.callback()],
+        allocator=allocator_of(config, prompts, watch.success_of if task.is_exact else None),
+    )
+    watch.trainer = trainer
+    trainer.remove_callback(_printer())
+    return trainer, watch
+
+
+def _arguments(config: TrainConfig, folder: Path) -> Any:
+    from transformers.utils import is_torch_cuda_available
+
+    from apportion.integrations.trl import AdaptiveGRPOConfig, AdaptiveRLOOConfig
+
+    micro_batch = config.micro_batch or config.budget_per_step
+    on_gpu = is_torch_cuda_available()
+    common: dict[str, Any] = {
+        "output_dir": str(folder / "checkpoints"),
+        "allocator_mode": mode_of(config),
+        "lower": config.least,
+        "upper": config.most,
+        "prompt_key_column": ID_COLUMN,
+        "num_generations": config.rollouts_per_prompt,
+        "per_device_train_batch_size": micro_batch,
+        "gradient_accumulation_steps": config.budget_per_step // micro_batch,
+        "max_completion_length": config.max_tokens,
+        "max_steps": config.steps,
+        "shuffle_dataset": False,
+        "learning_rate": config.learning_rate,
+        "lr_scheduler_type": "constant_with_warmup",
+        "warmup_steps": min(WARMUP_STEPS, config.steps),
+        "beta": config.kl,
+        "seed": config.seed,
+        "save_strategy": "steps",
+        "save_steps": config.save_every,
+        "save_total_limit": 2,
+        "logging_steps": 1,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "use_cpu": not on_gpu,
+        "bf16": on_gpu and not config.is_embedded,
+        "gradient_checkpointing": not config.is_embedded,
+    }
+    with warnings.catch_warnings():
+        if mode_of(config) == "shadow":
+            warnings.simplefilter("ignore")
+        if config.estimator == "rloo":
+            if config.entropy:
+                raise InvalidInputError(
+                    f"entropy is {config.entropy:g}, but TRL's RLOO trainer has no entropy bonus. "
+                    "Set it to 0, or use --estimator dr_grpo."
+                )
+            return AdaptiveRLOOConfig(**common)
+        is_grpo = config.estimator == "grpo"
+        return AdaptiveGRPOConfig(
+            loss_type="grpo" if is_grpo else "dr_grpo",
+            scale_rewards="group" if is_grpo else "none",
+            entropy_coef=config.entropy,
+            **common,
+        )
+
+
+def _load_model(path: str, *, is_embedded: bool) -> tuple[Any, Any]:
+    if is_embedded:
+        from apportion.embedded.model import load
+
+        return load()
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path)
+        model = AutoModelForCausalLM.from_pretrained(path, dtype="float32")
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InvalidInputError(
+            f"The model {path!r} cannot be loaded: {reason}. Give a folder with a Hugging Face "
+            "model, or a hub id that can be reached from here."
+        ) from error
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return model, tokenizer
+
+
+def _printer() -> type:
+    from transformers import PrinterCallback
+
+    return PrinterCallback
+
+
+class Watch:
+    """Follows a run: evaluates it, notes the exact success of each batch, shows progress."""
+
+    def __init__(
+        self, config: TrainConfig, task: Task, order: IntArray, folder: Path, on_step: OnStep | None
+    ) -> None:
+        self.config, self.task, self.order, self.folder = config, task, order, folder
+        self.trainer: Any = None
+        self.asked_to_stop = threading.Event()
+        self.stopped = False
+        self._on_step = on_step
+        self._row_of = {row[ID_COLUMN]: row for row in task.rows}
+        self._batch: dict[str, Any] = {}
+        self._started = 0.0
+        times = np.linspace(0, config.steps, config.num_evaluations + 1)
+        self._due = set(np.round(times).astype(int).tolist())
+
+    def callback(self) -> Any:
+        """Return the trainer callback that drives this watch."""
+        from transformers import TrainerCallback
+
+        watch = self
+
+        class WatchCallback(TrainerCallback):
+            def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+                watch.open(state.global_step)
+
+            def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+                watch.before(state.global_step)
+
+            def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+                watch.after(state.global_step)
+                if watch.asked_to_stop.is_set() and state.global_step < watch.config.steps:
+                    watch.stopped = True
+                    control.should_save = control.should_training_stop = True
+
+        return WatchCallback()
+
+    def open(self, step: int) -> None:
+        """Open the run folder where the run stands, and measure where it starts."""
+        self.trainer.planner.run_log = RunLog.create(
+            self.folder, {"train": self.config.to_dict()}, resume_step=step if step > 0 else None
+        )
+        if step == 0:
+            self.evaluate(0)
+
+    def success_of(self, keys: Any) -> FloatArray:
+        """Return the exact success of prompts, by key, under the policy as it stands."""
+        return self.measure([self._row_of[str(key)] for key in keys]).success_Q
+
+    def measure(self, rows: list[dict[str, Any]]) -> Measured:
+        """Return how well the policy as it stands does on rows."""
+        trainer = self.trainer
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        return self.task.measure(model, trainer.processing_class, rows)
+
+    def before(self, step: int) -> None:
+        """Note what the exact success is before a step samples."""
+        self._batch = {}
+        if self.task.is_exact:
+            size = self.config.prompts_per_step
+            rows = [self.task.rows[i] for i in self.order[step * size : (step + 1) * size]]
+            self._batch["success"] = self.measure(rows).success_Q.tolist()
+        self._started = time.perf_counter()
+
+    def after(self, num_steps: int) -> None:
+        """Log a step that was finished, evaluate if it is time, show progress."""
+        self._batch["seconds"] = time.perf_counter() - self._started
+        self._log().log_batch(num_steps - 1, self._batch)
+        if num_steps in self._due:
+            self.evaluate(num_steps)
+        if self._on_step is not None:
+            self._on_step(num_steps, self.trainer.planner.last_values)
+
+    def evaluate(self, step: int) -> None:
+        """Measure success on every split; samples only at the start and at the end."""
+        if not self.task.is_exact and step not in (0, self.config.steps):
+            return
+        for split, rows in self.task.evaluation.items():
+            measured = self.measure(rows)
+            self._log().log_evaluation(
+                step,
+                compute=step * self.config.budget_per_step,
+                split=split,
+                values=summary.measured_values(measured),
+                prompts=[row[ID_COLUMN] for row in rows],
+                success_Q=measured.success_Q,
+            )
+
+    def _log(self) -> RunLog:
+        log: RunLog = self.trainer.planner.run_log
+        return log
+
+
+@contextmanager
+def _stop_on_signal() -> Iterator[threading.Event]:
+    """Turn the first interrupt into a wish to stop after the step; the second one kills."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    before: dict[int, Any] = {}
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        asked.set()
+        signal.signal(number, before[number])
+
+    for number in (int(signal.SIGINT), int(signal.SIGTERM)):
+        before[number] = signal.signal(number, ask)
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _save_what_is_done(trainer: Any, folder: Path) -> None:
+    """Checkpoint the last finished step when a later one failed, so that none is lost."""
+    step = trainer.state.global_step
+    if step == 0 or (folder / "checkpoints" / f"checkpoint-{step}").exists():
+        return
+    with suppress(Exception):  # the failure that brought us here is the one to report
+        trainer._save_checkpoint(trainer.model, trial=None)

@@ -1,0 +1,75 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from apportion.cli import main
+
+
+def call(monkeypatch, capsys, *arguments, stdin=None):
+    monkeypatch.setattr(sys, "argv", ["apportion", *map(str, arguments)])
+    try:
+        main()
+        code = 0
+    except SystemExit as stop:
+        code = stop.code or 0
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "--pool", "easy"], "pool is 'easy'"),
+        (["train", "--model", "m"], "--model is given without --dataset"),
+        (["train", "--steps", "0"], "steps is 0"),
+        (["train", "--lower", "8"], "lower is 8"),
+        (["train", "--learning-rate", "-1"], "must not be negative"),
+        (["train", "--compare", "adaptive,vip"], "needs uniform"),
+        (["train", "--resume"], "--resume needs --out"),
+        (["train", "--resume", "--out", "nowhere"], "holds no run"),
+        (["train", "--estimator", "ppo"], "estimator is 'ppo'"),
+        (["train", "--model", "m", "--dataset", "d", "--reward", "x"], "reward is 'x'"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exit_code_2(
+    tmp_path, monkeypatch, capsys, arguments, message
+):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = call(monkeypatch, capsys, *arguments)
+    assert code == 2
+    last = err.splitlines()[-1]
+    assert last.startswith("apportion: ")
+    assert message in last
+    assert "Traceback" not in err
+    assert out == ""
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_option_of_train_has_help(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "200")
+    code, out, _ = call(monkeypatch, capsys, "train", "--help")
+    assert code == 0
+    options = [line for line in out.splitlines() if line.strip(" │").startswith("--")]
+    assert len(options) >= 28
+    for line in options:
+        assert len(line.strip(" │").split("  ")) >= 2, line
+
+
+def test_module_and_script_are_the_same_program():
+    shown = subprocess.run(
+        [sys.executable, "-m", "apportion", "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    for command in ("allocate", "train", "embedded"):
+        assert command in shown
+
+
+def test_importing_apportion_loads_no_framework():
+    code = (
+        "import sys, json, apportion, apportion.cli;"
+        "print(json.dumps([m for m in ('scipy','torch','transformers','polars','trl') "
+        "if m in sys.modules]))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(found.stdout) == []

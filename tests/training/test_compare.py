@@ -1,0 +1,83 @@
+import json
+
+import numpy as np
+import pytest
+
+from apportion.errors import InvalidInputError, RunFolderError
+from apportion.training import compare
+from apportion.training.config import TrainConfig
+
+CONFIG = TrainConfig()
+
+
+def finished(job, final):
+    job.folder.mkdir(parents=True)
+    lines = [
+        {"step": s, "compute": 10 * s, "split": "pool", "avg": v}
+        for s, v in ((0, 0.1), (1, (0.1 + final) / 2), (2, final))
+    ]
+    (job.folder / "evaluations.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    summary = {
+        "config": CONFIG.to_dict(),
+        "success": {"pool": {"before": {"avg": 0.1}, "after": {"avg": final}}},
+        "budget": 20,
+        "num_rollouts": 20,
+        "share_with_signal": 0.5,
+        "num_uniform_steps": 1,
+        "gradient_variance": {"against_uniform": 0.8, "oracle_against_uniform": 0.7},
+        "forecast_error": {"forecast": 0.1, "moving_average": 0.2, "ridge": 0.15},
+        "seconds": {"allocation_share": 0.01},
+    }
+    (job.folder / "summary.json").write_text(json.dumps(summary))
+
+
+def test_paired_numbers_by_hand(tmp_path):
+    jobs = compare.jobs_of(CONFIG, ["uniform", "adaptive"], [0, 1, 2], tmp_path)
+    finals = {"uniform": [0.2, 0.3, 0.4], "adaptive": [0.3, 0.4, 0.5]}
+    for job in jobs:
+        finished(job, finals[job.config.arm][job.config.seed])
+    result = compare.compare(jobs)
+    pool = result["arms"]["adaptive"]["success"]["pool"]
+    assert pool["after"] == pytest.approx(0.4)
+    assert pool["difference"]["mean"] == pytest.approx(0.1)
+    assert pool["difference"]["low"] == pytest.approx(0.1)
+    # Uniform's mean ends at 0.3; adaptive rises from 0.1 by 0.15 an evaluation.
+    assert pool["share_of_rollouts"]["mean"] == pytest.approx((10 + 10 * 0.05 / 0.15) / 20)
+    assert result["arms"]["uniform"]["success"]["pool"]["share_of_rollouts"]["mean"] == 1.0
+    json.dumps(result, allow_nan=False)
+
+
+def test_a_seed_without_all_arms_does_not_count(tmp_path):
+    jobs = compare.jobs_of(CONFIG, ["uniform", "adaptive"], [0, 1], tmp_path)
+    with pytest.raises(InvalidInputError, match="No seed has finished"):
+        compare.compare(jobs)
+    for job in jobs[:3]:
+        finished(job, 0.2)
+    result = compare.compare(jobs)
+    assert result["seeds"] == [0]
+    assert result["arms"]["adaptive"]["success"]["pool"]["difference"]["low"] is None
+    assert np.isfinite(result["arms"]["adaptive"]["success"]["pool"]["difference"]["mean"])
+
+
+def test_plan_round_trips_and_is_not_overwritten(tmp_path):
+    compare.start(CONFIG, ["uniform", "vip"], [3, 4], tmp_path)
+    assert compare.load(tmp_path) == (CONFIG, ["uniform", "vip"], [3, 4])
+    with pytest.raises(RunFolderError, match="already holds"):
+        compare.start(CONFIG, ["uniform", "vip"], [3], tmp_path)
+    with pytest.raises(RunFolderError, match="no comparison"):
+        compare.load(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("arms", "seeds", "message"),
+    [
+        (["adaptive", "vip"], [0], "needs uniform"),
+        (["uniform"], [0], "and another"),
+        (["uniform", "vip", "vip"], [0], "each once"),
+        (["uniform", "best"], [0], "arm is 'best'"),
+        (["uniform", "vip"], [], "at least one seed"),
+    ],
+)
+def test_comparisons_that_compare_nothing(tmp_path, arms, seeds, message):
+    with pytest.raises(InvalidInputError, match=message):
+        compare.start(CONFIG, arms, seeds, tmp_path)

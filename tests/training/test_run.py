@@ -1,0 +1,255 @@
+"""Whole runs through TRL on the embedded model: small, but the real thing."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from apportion.embedded.model import checkpoint_path
+from apportion.embedded.pools import pool
+from apportion.errors import InvalidInputError, RunFolderError
+from apportion.run_log import read_groups, read_lines
+from apportion.training import compare
+from apportion.training.config import TrainConfig
+from apportion.training.run import last_checkpoint, run, start_of
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+
+SMALL = TrainConfig(
+    pool="bimodal", prompts_per_step=12, steps=6, num_evaluations=2, save_every=2, seed=1
+)
+
+
+def without_times(rows):
+    return [
+        {k: v for k, v in row.items() if k not in ("allocation_seconds", "seconds")} for row in rows
+    ]
+
+
+def logged(folder):
+    return (
+        without_times(read_lines(folder / "steps.jsonl")),
+        read_groups(folder).to_dicts(),
+        without_times(read_lines(folder / "batches.jsonl")),
+        read_lines(folder / "evaluations.jsonl"),
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    seen = []
+    summary = run(SMALL, folder, on_step=lambda done, values: seen.append((done, values)))
+    return folder, summary, seen
+
+
+def test_a_run_is_exactly_on_budget_and_summarised(whole):
+    folder, summary, seen = whole
+    assert summary["num_rollouts"] == summary["budget"] == 12 * 4 * 6
+    groups = read_groups(folder)
+    assert [step["num_requested"].sum() for _, step in groups.group_by("step")] == [48] * 6
+    assert groups["num_requested"].min() >= 2
+    assert groups["num_requested"].max() <= 16
+    assert [done for done, _ in seen] == [1, 2, 3, 4, 5, 6]
+    assert set(summary["success"]) == {"pool", "held_out"}
+    start = summary["success"]["pool"]["before"]
+    assert start["num_problems"] == len(pool("bimodal"))
+    assert start["avg"] == pytest.approx(pool("bimodal").success_Q.mean(), abs=1e-3)
+    assert 0.0 < summary["gradient_variance"]["oracle_against_uniform"] < 1.0
+    assert 0.0 < summary["seconds"]["allocation_share"] < 1.0
+    json.dumps(summary, allow_nan=False)
+
+
+def test_a_folder_is_not_trained_into_twice(whole):
+    with pytest.raises(RunFolderError, match="already holds a run"):
+        run(SMALL, whole[0])
+
+
+@pytest.mark.parametrize("fail_at", [1, 3])
+def test_a_resumed_run_equals_the_uninterrupted_one(whole, tmp_path, fail_at):
+    class KilledError(Exception):
+        pass
+
+    def fail(done, values):
+        if done == fail_at:
+            shutil.copytree(tmp_path / "run", tmp_path / "killed")
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        run(SMALL, tmp_path / "run", on_step=fail)
+    # What a kill at that moment leaves behind: no checkpoint of the failing step.
+    folder = tmp_path / "killed"
+    assert start_of(folder) == SMALL
+    checkpoint = last_checkpoint(folder)
+    assert (checkpoint is None) == (fail_at < 2)
+    summary = run(SMALL, folder, resume=True)
+    assert summary["success"] == whole[1]["success"]
+    assert logged(folder) == logged(whole[0])
+
+
+def test_a_torn_checkpoint_is_passed_over(whole, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(whole[0], folder)
+    newest = last_checkpoint(folder)
+    assert newest.name == "checkpoint-6"
+    (newest / "trainer_state.json").unlink()
+    assert last_checkpoint(folder).name == "checkpoint-4"
+    summary = run(SMALL, folder, resume=True)
+    assert summary["success"] == whole[1]["success"]
+    assert logged(folder) == logged(whole[0])
+
+
+def test_the_uniform_arm_only_watches(tmp_path):
+    config = replace(SMALL.with_arm("uniform", 1), steps=3)
+    summary = run(config, tmp_path)
+    assert set(read_groups(tmp_path)["num_requested"].to_list()) == {4}
+    assert summary["gradient_variance"]["against_uniform"] == pytest.approx(1.0)
+    assert read_groups(tmp_path)["forecast_mean"].is_not_null().all()
+    assert "shadow_variance_ratio" in read_lines(tmp_path / "steps.jsonl")[0]
+
+
+def test_arms_of_a_seed_see_the_same_prompts(whole, tmp_path):
+    run(replace(SMALL, arm="oracle", steps=3), tmp_path)
+    ours, theirs = read_groups(tmp_path), read_groups(whole[0])
+    assert ours["prompt"].to_list() == theirs["prompt"].to_list()[: len(ours)]
+    # The oracle forecasts exactly what the log then calls the truth.
+    batch = read_lines(tmp_path / "batches.jsonl")
+    np.testing.assert_allclose(
+        ours["forecast_mean"].to_list(),
+        np.concatenate([row["success"] for row in batch]),
+        rtol=1e-6,
+    )
+
+
+@pytest.mark.parametrize("estimator", ["rloo", "grpo"])
+@pytest.mark.filterwarnings("ignore:scale_rewards")
+def test_other_estimators(tmp_path, estimator):
+    config = replace(SMALL, estimator=estimator, steps=2, kl=0.01)
+    assert run(config, tmp_path)["num_rollouts"] == 96
+
+
+def test_rloo_has_no_entropy_bonus(tmp_path):
+    with pytest.raises(InvalidInputError, match="no entropy bonus"):
+        run(replace(SMALL, estimator="rloo", entropy=0.1), tmp_path)
+
+
+@pytest.fixture
+def own(tmp_path):
+    problems = pool("mixed").problems[:40]
+    lines = [json.dumps({"prompt": p.prompt, "answer": p.answer}) for p in problems]
+    (tmp_path / "data.jsonl").write_text("\n".join(lines) + "\n")
+    return TrainConfig(
+        model=str(checkpoint_path()),
+        dataset=str(tmp_path / "data.jsonl"),
+        prompts_per_step=8,
+        steps=4,
+        max_tokens=9,
+        micro_batch=16,
+        held_out=6,
+        seed=2,
+    )
+
+
+def test_your_own_model_and_data(own, tmp_path):
+    summary = run(own, tmp_path / "run")
+    assert summary["num_rollouts"] == 8 * 4 * 4
+    assert summary["gradient_variance"] is None
+    held_out = summary["success"]["held_out"]
+    assert held_out["before"]["num_problems"] == 6
+    assert (
+        held_out["before"]["worst@8"] <= held_out["before"]["avg"] <= held_out["before"]["pass@8"]
+    )
+
+
+def test_a_failing_reward_loses_no_finished_step(own, tmp_path, monkeypatch):
+    (tmp_path / "flaky_reward.py").write_text(
+        "calls = 0\n"
+        "def reward(completions, **_):\n"
+        "    global calls\n"
+        "    calls += 1\n"
+        "    return [1.0] * (len(completions) - (calls == 3))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    config = replace(own, reward="flaky_reward:reward", held_out=0)
+    with pytest.raises(InvalidInputError, match="returned 31 values for 32"):
+        run(config, tmp_path / "run")
+    assert last_checkpoint(tmp_path / "run").name == "checkpoint-2"
+    summary = run(config, tmp_path / "run", resume=True)
+    assert summary["num_rollouts"] == 8 * 4 * 4
+
+
+def test_a_model_that_is_nowhere(own, tmp_path):
+    with pytest.raises(InvalidInputError, match="cannot be loaded"):
+        run(replace(own, model=str(tmp_path / "none")), tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_kill_9_at_random_moments_changes_nothing(whole, tmp_path):
+    rng = np.random.default_rng(0)
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "apportion", "train", "--pool", "bimodal", "--out", str(out)]
+    options = ["--prompts-per-step", "12", "--steps", "6", "--evaluations", "2", "--seed", "1"]
+    options += ["--save-every", "2"]
+    begun = False
+    for attempt in range(12):
+        arguments = ["--resume"] if begun else options
+        process = subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True)
+        try:
+            # Leave one in four the time to end; kill the others wherever they are.
+            process.wait(timeout=None if attempt % 4 == 3 else float(rng.uniform(3.0, 14.0)))
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+        process.communicate()
+        begun = (out / "run.json").exists()
+        if (out / "summary.json").exists():
+            break
+    assert logged(out) == logged(whole[0])
+
+
+@pytest.mark.slow
+def test_an_interrupt_stops_after_the_step_with_a_checkpoint(tmp_path):
+    out = tmp_path / "run"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "apportion", "train", "--steps", "50", "--out", str(out)],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    steps = out / "steps.jsonl"
+    while not steps.exists() or steps.read_text().count("\n") < 2:
+        assert process.poll() is None
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"apportion train --resume --out {out}" in error
+    assert "Traceback" not in error
+    assert last_checkpoint(out) is not None
+
+
+@pytest.mark.slow
+def test_arms_side_by_side_in_processes(tmp_path):
+    arms = ["uniform", "adaptive", "vip", "oracle"]
+    config = replace(SMALL, steps=3)
+    compare.start(config, arms, [0, 1], tmp_path)
+    jobs = compare.jobs_of(config, arms, [0, 1], tmp_path)
+    polls = []
+    failures = compare.run_all(jobs, num_processes=2, on_poll=lambda jobs: polls.append(jobs))
+    assert failures == {}
+    assert polls
+    result = compare.compare(jobs)
+    assert set(result["arms"]) == set(arms)
+    for entry in result["arms"].values():
+        assert entry["num_rollouts"] == 12 * 4 * 3
+    # Finished runs are not repeated.
+    before = [(job.folder / "summary.json").stat().st_mtime_ns for job in jobs]
+    compare.run_all(jobs, num_processes=2, on_poll=lambda jobs: None)
+    assert before == [(job.folder / "summary.json").stat().st_mtime_ns for job in jobs]

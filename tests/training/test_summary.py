@@ -1,0 +1,94 @@
+import json
+
+import numpy as np
+import pytest
+
+from apportion.allocation import allocate
+from apportion.run_log import RunLog
+from apportion.training.config import TrainConfig
+from apportion.training.summary import curve, measured_values, summarise
+from apportion.training.task import Measured
+from apportion.types import Forecast, Outcomes
+
+CONFIG = TrainConfig(prompts_per_step=4, rollouts_per_prompt=4, steps=3, upper=8)
+TRUTH = np.array([0.02, 0.5, 0.5, 0.98])
+IDS = np.array(["a", "b", "c", "d"])
+SIZES = np.array([2, 6, 6, 2])
+
+
+def features(keys):
+    return np.array([[float(ord(key)), 1.0] for key in keys])
+
+
+def write_run(folder, *, exact=True):
+    rng = np.random.default_rng(0)
+    rewards = []
+    with RunLog.create(folder, {"train": CONFIG.to_dict()}) as log:
+        for step in range(3):
+            group_N = np.repeat(np.arange(4), SIZES)
+            reward_N = (rng.random(16) < TRUTH[group_N]).astype(float)
+            rewards.append((reward_N, group_N))
+            log.log_groups(
+                Outcomes.of_rewards(IDS, reward_N, group_N, step=step),
+                Forecast.of_success([0.1, 0.4, 0.6, 0.9]),
+            )
+            log.log_step(step, {"fallback": float(step == 0), "allocation_seconds": 0.01})
+            values = {"seconds": 2.0} | ({"success": TRUTH.tolist()} if exact else {})
+            log.log_batch(step, values)
+        for step in (0, 3):
+            values = measured_values(Measured.of_success(TRUTH + 0.01 * step))
+            log.log_evaluation(step, compute=16 * step, split="pool", values=values)
+    return rewards
+
+
+def test_summary_equals_a_hand_computation(tmp_path):
+    rewards = write_run(tmp_path)
+    summary = summarise(tmp_path, features)
+    assert json.loads((tmp_path / "summary.json").read_text()) == summary
+    assert summary["num_rollouts"] == summary["budget"] == 48
+    assert summary["num_uniform_steps"] == 1
+    assert summary["seconds"]["allocation_share"] == pytest.approx(0.03 / 6.0)
+    signal = [
+        len(set(reward_N[group_N == i])) > 1 for reward_N, group_N in rewards for i in range(4)
+    ]
+    assert summary["share_with_signal"] == pytest.approx(np.mean(signal))
+    noise = TRUTH * (1 - TRUTH)
+    ours, even = (noise / (SIZES - 1)).sum(), (noise / 3).sum()
+    best = allocate(TRUTH, 16, lower=2, upper=8)
+    assert summary["gradient_variance"] == {
+        "against_uniform": pytest.approx(ours / even),
+        "oracle_against_uniform": pytest.approx(best.variance / even),
+    }
+    expected = np.abs(np.array([0.1, 0.4, 0.6, 0.9]) - TRUTH).mean()
+    assert summary["forecast_error"]["forecast"] == pytest.approx(expected)
+    # A moving average knows nothing at first and says the same of every prompt.
+    assert summary["forecast_error"]["moving_average"] > expected
+    assert summary["success"]["pool"]["before"]["avg"] == pytest.approx(TRUTH.mean())
+    assert summary["success"]["pool"]["after"]["avg"] == pytest.approx(TRUTH.mean() + 0.03)
+
+
+def test_without_exact_success_the_observed_means_are_the_target(tmp_path):
+    rewards = write_run(tmp_path, exact=False)
+    summary = summarise(tmp_path, features)
+    assert summary["gradient_variance"] is None
+    seen = [[reward_N[group_N == i].mean() for i in range(4)] for reward_N, group_N in rewards]
+    expected = np.abs(np.array(seen) - [0.1, 0.4, 0.6, 0.9]).mean()
+    assert summary["forecast_error"]["forecast"] == pytest.approx(expected)
+
+
+def test_curve(tmp_path):
+    write_run(tmp_path)
+    compute_T, reward_T = curve(tmp_path, "pool")
+    assert compute_T.tolist() == [0.0, 48.0]
+    np.testing.assert_allclose(reward_T, [TRUTH.mean(), TRUTH.mean() + 0.03])
+
+
+def test_known_success_and_sampled_rewards_measure_the_same():
+    rng = np.random.default_rng(0)
+    success_Q = rng.random(5)
+    draws = (rng.random((5, 200_000, 8)) < success_Q[:, None, None]).astype(float)
+    known = measured_values(Measured.of_success(success_Q))
+    sampled = Measured.of_rewards(draws.reshape(-1, 8))
+    for name, value in measured_values(sampled).items():
+        if name != "num_problems":
+            assert known[name] == pytest.approx(value, abs=3e-3)

@@ -12,10 +12,10 @@ demo: $(INSTALLED)
 	$(BIN)/apportion train --demo
 
 test: lint types
-	$(BIN)/pytest -m "not slow"
+	APPORTION_FULL_INSTALL=1 $(BIN)/pytest -m "not slow"
 
 test-slow: $(INSTALLED)
-	$(BIN)/pytest -m slow
+	APPORTION_FULL_INSTALL=1 $(BIN)/pytest -m slow
 
 lint: $(INSTALLED)
 	$(BIN)/ruff format --check .

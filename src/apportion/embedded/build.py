@@ -29,6 +29,7 @@ from apportion.embedded.tasks import (
     generate,
     split,
 )
+from apportion.errors import InvalidInputError
 
 Progress = Callable[[str, int, int, float], None]
 """Called with the stage, the step, the number of steps and the loss of that step."""

@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 .PHONY: demo test test-slow lint types install clean
 
 demo: $(INSTALLED)
-	$(BIN)/apportion train --demo
+	$(BIN)/apportion train --pool bimodal --compare uniform,adaptive,vip,oracle --seeds 2 --steps 40 --evaluations 4
 
 test: lint types
 	APPORTION_FULL_INSTALL=1 $(BIN)/pytest -m "not slow"

@@ -303,6 +303,33 @@ def test_own_law_with_a_wrong_answer_is_refused():
         allocate([0.5, 0.2], 10, variance=lambda f, n_B: np.ones(1))
     with pytest.raises(InvalidInputError, match="but must be finite"):
         allocate([0.5, 0.2], 10, variance=lambda f, n_B: np.where(n_B > 4, np.nan, 1 / n_B))
+    for answer in ("low", ["1", "2"], [[1.0], [1.0, 2.0]], np.ones(2) + 1j, None):
+        with pytest.raises(InvalidInputError, match="law <lambda>"):
+            allocate([0.5, 0.2], 10, variance=lambda f, n_B, answer=answer: answer)
+    with pytest.raises(InvalidInputError, match=r"law <lambda> takes \(n_B\), but is called with"):
+        allocate([0.5, 0.2], 10, variance=lambda n_B: 1.0 / n_B)
+
+
+def test_own_law_may_write_to_n_and_to_its_answer_but_not_to_the_forecast():
+    out = np.empty(4)
+
+    def untidy(forecast, n_B):
+        n_B -= 1
+        return np.divide(forecast.reward_var_B, n_B, out=out)
+
+    def greedy(forecast, n_B):
+        forecast.reward_var_B[:] = 0.0
+        return own_rloo(forecast, n_B)
+
+    forecast = Forecast.of_success([0.1, 0.5, 0.7, 0.9], [0.01] * 4)
+    expected = allocate(forecast, 40)
+    found = allocate(forecast, 40, variance=untidy)
+    assert found.num_rollouts_B.tolist() == expected.num_rollouts_B.tolist()
+    assert found.variance == pytest.approx(expected.variance)
+    with pytest.raises(ValueError, match="read-only"):
+        allocate(forecast, 40, variance=greedy)
+    assert forecast.reward_var_B.min() > 0.0
+    forecast.reward_var_B[0] = 0.0  # the caller's own array stays writeable
 
 
 @pytest.mark.parametrize(
@@ -315,7 +342,16 @@ def test_own_law_with_a_wrong_answer_is_refused():
         ((["high"], 8), InvalidInputError, "numbers"),
         (([0.5], -4), InvalidInputError, "budget is -4"),
         (([0.5], 4.5), InvalidInputError, "budget is 4.5"),
-        (([0.5], np.nan), InvalidInputError, "budget"),
+        (([0.5], np.nan), InvalidInputError, "budget is nan, but must be finite.$"),
+        (([0.5], [8]), InvalidInputError, "budget must be one number"),
+        (([0.5], "8"), InvalidInputError, "budget must be numbers"),
+        (([0.5], 10**400), InvalidInputError, "budget must be numbers below"),
+        (([0.5], 10**5000), InvalidInputError, "budget must be numbers below"),
+        (([0.5 + 1j], 8), InvalidInputError, "success must be numbers"),
+        ((np.array([0.5 + 0j]), 8), InvalidInputError, "success must be numbers"),
+        (([10**400], 8), InvalidInputError, "success must be numbers below"),
+        ((["0.5"], 8), InvalidInputError, "success must be numbers"),
+        ((np.array(["0.5"], dtype=object), 8), InvalidInputError, "success must be numbers"),
         (([0.5], 2**60), InvalidInputError, "at most 2"),
         (([0.5, 0.5], 3), InfeasibleBudgetError, "budget is 3, .* need 4 rollouts. Raise"),
     ],
@@ -336,6 +372,13 @@ def test_malformed_input_is_refused(arguments, error, words):
         ({"lower": 1}, NonConvexLawError, "rloo .*lower = 1; it is from 2"),
         ({"variance": "ppo"}, InvalidInputError, "must be one of rloo, dr_grpo"),
         ({"variance": 3}, InvalidInputError, "variance is 3"),
+        ({"variance": int}, InvalidInputError, "variance is the type int"),
+        ({"lower": [[1], [1, 2]]}, InvalidInputError, "lower must be numbers"),
+        ({"lower": "2"}, InvalidInputError, "lower must be numbers"),
+        ({"lower": 2j}, InvalidInputError, "lower must be numbers"),
+        ({"lower": np.nan}, InvalidInputError, "lower is nan, but must be finite.$"),
+        ({"upper": [9, 1e300, 9]}, InvalidInputError, r"upper\[1\] is 1e\+300, .* at most 2"),
+        ({"upper": [9, 10**400, 9]}, InvalidInputError, "upper must be numbers below"),
     ],
 )
 def test_malformed_options_are_refused(options, error, words):

@@ -177,8 +177,44 @@ def test_other_reward_ranges_are_mapped():
     assert plain.forecast(batch_of(rows)).mean_B[-1] > 0.7
     with pytest.warns(UserWarning, match="outside reward_range"):
         plain.observe(Outcomes.of_rewards(IDS[:1], [3.0, 5.0], [0, 0], step=9))
+
+
+@pytest.mark.parametrize(
+    "reward_range",
+    [
+        *[(1.0, 1.0), (0.0, np.inf), (-np.inf, 1.0), (np.nan, 1.0), (0.0, 1e200), (0.0, 1e-200)],
+        *[(0.0,), (0.0, 1.0, 2.0), 1.0, ("a", "b"), None, (0j, 1.0)],
+    ],
+)
+def test_a_reward_range_without_width_or_end_is_refused(reward_range):
     with pytest.raises(InvalidInputError, match="reward_range"):
-        RolloutAllocator(Beta(), reward_range=(1.0, 1.0))
+        RolloutAllocator(Beta(), reward_range=reward_range)
+
+
+def test_a_mean_reward_out_of_range_ends_in_an_even_split_for_good():
+    allocator, bold = trained(), trained(do_no_harm=False)
+    far = Outcomes.of_rewards(IDS[:1], [3.0, 5.0], [0, 0], step=6)
+    for one in (allocator, bold):
+        with pytest.warns(UserWarning, match="mean reward is 4, outside reward_range"):
+            one.observe(far)
+    allocator.observe(far)  # the warning comes once
+    allocator.observe(sampled(np.arange(24), np.full(24, 4), 7))
+    assert allocator.skill > 0.0
+    again = RolloutAllocator(Beta())
+    again.load_state_dict(allocator.state_dict())
+    for one in (allocator, again):
+        allocation = one.allocate(batch_of(np.arange(24)), 96)
+        assert allocation.num_rollouts_B.tolist() == [4] * 24
+        assert "was 4, outside reward_range (0, 1)" in allocation.reason
+    assert bold.allocate(batch_of(np.arange(24)), 96).reason == ""
+
+
+def test_a_state_of_before_the_range_was_kept_still_loads():
+    state = trained().state_dict()
+    del state["mean_outside_range"]
+    again = RolloutAllocator(Beta())
+    again.load_state_dict(state)
+    assert again.allocate(batch_of(np.arange(24)), 96).reason == ""
 
 
 def test_infeasible_bounds_name_the_way_out():
@@ -208,14 +244,14 @@ def test_state_round_trips_through_a_file_bit_for_bit(make, tmp_path):
 
 
 def test_ids_of_any_kind_survive():
-    ids = ["", "a\nb", "ü", "日本", "x" * 300]
+    ids = ["", "a\nb", "ü", "日本", "x" * 300, "\ud800"]
     allocator = RolloutAllocator(Beta())
     allocator.add(Prompts(id_B=ids))
     again = RolloutAllocator(Beta())
     again.load_state_dict(allocator.state_dict())
-    assert len(again) == 5
+    assert len(again) == 6
     again.add(Prompts(id_B=ids))
-    assert len(again) == 5
+    assert len(again) == 6
 
 
 def test_damaged_state_is_refused():
@@ -227,6 +263,45 @@ def test_damaged_state_is_refused():
     broken = {name: array for name, array in state.items() if not name.startswith("skill")}
     with pytest.raises(StateError):
         RolloutAllocator(Beta()).load_state_dict(broken)
+
+
+def damages(state):
+    longer = np.concatenate([state["id_lengths"], [0]])
+    yield {"id_lengths": state["id_lengths"].astype(float)}
+    yield {"id_lengths": state["id_lengths"][:, None]}
+    yield {"id_lengths": state["id_lengths"][:-1]}
+    yield {"id_lengths": longer}
+    yield {"id_lengths": np.concatenate([[-1, 9], state["id_lengths"][1:]])}
+    yield {"ids": state["ids"].astype(np.int64)}
+    yield {"ids": np.full(len(state["ids"]), 255, dtype=np.uint8)}
+    yield {"ids": np.full(len(state["ids"]), 65, dtype=np.uint8)}  # the same id many times
+    yield {"counters": state["counters"][None]}
+    yield {"counters": state["counters"].astype(float)}
+    yield {"counters": state["counters"][:3]}
+    yield {"counters": -state["counters"] - 1}
+    yield {"mean_outside_range": np.array([np.nan])}
+    yield {"mean_outside_range": np.zeros(2)}
+    yield {"skill.sums": np.array([np.nan, 1.0, 1.0, 1.0])}
+    yield {"skill.sums": np.array(["a"] * 4)}
+    yield {"skill.sums": np.array([0.0, -1.0, 1.0, 1.0])}
+    yield {"skill.extra": np.zeros(1)}
+    yield {"predictor.extra": np.zeros(1)}
+    one_less = {name: array[:-1] for name, array in state.items() if name.endswith(("_Q", "_QD"))}
+    yield one_less
+
+
+@pytest.mark.parametrize("make", [Beta, GaussianProcess, VIP])
+def test_a_state_that_is_refused_leaves_the_allocator_as_it_was(make):
+    state = trained(make()).state_dict()
+    allocator = trained(make(), steps=3)
+    before = allocator.state_dict()
+    for damage in damages(state):
+        with pytest.raises(StateError):
+            allocator.load_state_dict(state | damage)
+        after = allocator.state_dict()
+        assert before.keys() == after.keys()
+        for name, array in before.items():
+            np.testing.assert_array_equal(array, after[name])
 
 
 @given(st.permutations(range(24)))

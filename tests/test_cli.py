@@ -29,6 +29,11 @@ def call(monkeypatch, capsys, *arguments, stdin=None):
         (["train", "--compare", "adaptive,vip"], "needs uniform"),
         (["train", "--resume"], "--resume needs --out"),
         (["train", "--resume", "--out", "nowhere"], "holds no run"),
+        (["train", "--out", "/dev/null"], "cannot be written"),
+        (["train", "--compare", "uniform,vip", "--out", "/dev/null"], "cannot be written"),
+        (["train", "--max-tokens", "0"], "max_tokens is 0"),
+        (["train", "--seed", "99999999999999999999"], "seed is"),
+        (["train", "--held-out", "3"], "bring their own data"),
         (["train", "--estimator", "ppo"], "estimator is 'ppo'"),
         (["train", "--model", "m", "--dataset", "d", "--reward", "x"], "reward is 'x'"),
     ],
@@ -44,7 +49,7 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(
     assert message in last
     assert "Traceback" not in err
     assert out == ""
-    assert not list(tmp_path.iterdir())
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def test_every_option_of_train_has_help(monkeypatch, capsys):

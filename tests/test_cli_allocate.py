@@ -1,10 +1,14 @@
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from apportion.cli import main
 from apportion.cli.allocate import allocate_command, forecast_of, read_columns
 from apportion.errors import ApportionError
 
@@ -119,6 +123,13 @@ def test_doubt_is_read():
         ('{"success": [0.5], "doubt": [0.3]}', "doubt[0]"),
         ('{"success": [0.5], "id": ["a", "b"]}', "id has 2 values"),
         ("0.5\nhigh", "must be numbers"),
+        ("[0.5, true]", "success[1] is true"),
+        ('["0.5"]', 'success[0] is "0.5"'),
+        ('{"successes": [1], "attempts": ["4"]}', 'num_rollouts[0] is "4"'),
+        ('{"success": [0.5], "success": [0.9]}', "'success' twice"),
+        ("[" + "1" * 401 + "]", "must be numbers below"),
+        ("[[0.5], [0.5, 0.1]]", "must be numbers"),
+        ("successes,attempts\n1,1e300", "at most 2^53"),
         ("0.5,0.2", "one number a line"),
         ("id,success\na,0.5\nb", "Row 3 has 1 values"),
         ('success\n"0.5"x', "not valid CSV"),
@@ -135,6 +146,7 @@ def test_mistakes_in_the_input_are_one_sentence(text, words):
     ("options", "words"),
     [
         (["--budget", -1], "budget is -1"),
+        (["--budget", "1" * 401], "budget must be numbers below"),
         (["--budget", 9, "--upper", 3], "allow only 6"),
         (["--budget", 9, "--variance", "ppo"], "must be one of"),
         (["--budget", 9, "--variance", "dr_grpo"], "it is from 3"),
@@ -155,3 +167,73 @@ def test_a_terminal_without_a_file_is_told_what_to_do(monkeypatch):
     monkeypatch.setattr("sys.stdin", type("Terminal", (), {"isatty": lambda self: True})())
     with pytest.raises(ApportionError, match="pipe numbers in"):
         allocate_command(budget=4)
+    monkeypatch.setattr("sys.stdin", None)  # closed
+    with pytest.raises(ApportionError, match="pipe numbers in"):
+        allocate_command(budget=4)
+
+
+def program(*arguments, redirection="", **options):
+    command = [sys.executable, "-m", "apportion", *map(str, arguments)]
+    if redirection:
+        command = ["sh", "-c", f'exec "$@" {redirection}', "sh", *command]
+    return subprocess.run(command, capture_output=True, **options)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_ids_that_a_terminal_cannot_show_are_escaped(encoding):
+    text = json.dumps({"success": [0.5, 0.2], "id": ["\ud800x", "\u65e5\u672c"]})
+    result = program(
+        *("allocate", "--budget", 8),
+        input=text.encode(),
+        env=os.environ | {"PYTHONIOENCODING": encoding},
+    )
+    assert result.returncode == 0, result.stderr
+    assert b"\\ud800x" in result.stdout
+    assert b"8 rollouts over 2 prompts" in result.stdout
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+@pytest.mark.parametrize("options", [["--json"], []])
+def test_a_full_disk_is_one_sentence(options):
+    result = program(
+        *("allocate", "--budget", 8, *options), redirection=">/dev/full", input=b"[0.5, 0.2]"
+    )
+    assert result.returncode == 2
+    assert result.stderr.startswith(b"apportion: The output cannot be written")
+    assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("options", [["--json"], []])
+def test_a_reader_that_left_is_no_error(options):
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    command = [sys.executable, "-m", "apportion", "allocate", "--budget", "8", *options]
+    result = subprocess.run(
+        command, input=b"[0.5, 0.2]", stdout=write_end, stderr=subprocess.PIPE, check=False
+    )
+    os.close(write_end)
+    assert (result.returncode, result.stderr) == (1, b"")
+
+
+def test_a_closed_standard_input_is_one_sentence():
+    result = program("allocate", "--budget", 8, redirection="<&-")
+    assert result.returncode == 2
+    assert result.stderr.startswith(b"apportion: No input.")
+
+
+def test_an_interrupt_is_one_sentence_and_exit_code_130(monkeypatch, capsys):
+    def interrupted(file):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("apportion.cli.allocate._read", interrupted)
+    monkeypatch.setattr(sys, "argv", ["apportion", "allocate", "--budget", "8"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 130
+    assert capsys.readouterr() == ("", "apportion: stopped.\n")
+
+
+def test_a_mistake_in_the_options_keeps_its_box():
+    result = program("allocate", "--budgte", 8, input=b"")
+    assert result.returncode == 2
+    assert b"Usage:" in result.stderr

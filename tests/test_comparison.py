@@ -70,3 +70,20 @@ def test_errors_name_the_mistake():
         compute_to_level([0, 0], [1, 1], 1)
     with pytest.raises(InvalidInputError, match="shape"):
         share_of_compute([0, 1], [[1.0]], [[1.0, 2.0]])
+    curve = [[0.0, 0.1], [0.1, 0.2]]
+    for level in (0.0, 1.0, -1.0, 2.0, np.nan):
+        with pytest.raises(InvalidInputError, match="level"):
+            paired_difference([1.0, 2.0], [1.0, 2.0], level=level)
+        with pytest.raises(InvalidInputError, match="level"):
+            share_of_compute([0, 1], curve, curve, level=level)
+    with pytest.raises(InvalidInputError, match="must end above 0"):
+        share_of_compute([-1, 0], curve, curve)
+    with pytest.raises(InvalidInputError, match="must be numbers"):
+        share_of_compute([0, 1], [[1.0], [1.0, 2.0]], curve)
+    with pytest.raises(InvalidInputError, match=r"base_ST\[1\] is nan"):
+        share_of_compute([0, 1], curve, [[0.0, np.nan], [0.0, 0.0]])
+    for empty in (np.zeros((0, 2)), np.zeros((2, 0))):
+        with pytest.raises(InvalidInputError, match="empty"):
+            share_of_compute(np.arange(empty.shape[1]), empty, empty)
+    with pytest.raises(InvalidInputError, match="num_resamples"):
+        share_of_compute([0, 1], curve, curve, num_resamples=0)

@@ -22,3 +22,9 @@ def test_a_pass_visits_every_prompt_at_most_once(num_prompts, size, seed):
         assert len(set(rows.tolist())) == len(rows) == steps_a_pass * size
     again = list(islice(prompt_stream(num_prompts, size, seed=seed), 2 * steps_a_pass))
     np.testing.assert_array_equal(batches, again)
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.5])
+def test_a_step_needs_a_whole_number_of_prompts(size):
+    with pytest.raises(InvalidInputError, match="prompts_per_step"):
+        next(prompt_stream(4, size, seed=0))

@@ -193,3 +193,19 @@ def test_state_file_errors(tmp_path):
     )
     with pytest.raises(StateError, match="Upgrade"):
         load_state(tmp_path / "new")
+    for fields in (
+        {},
+        {"version": "new", "header": "{}"},
+        {"version": "1"},
+        {"version": "1", "header": "{"},
+        {"version": "1", "header": "[]"},
+    ):
+        save_file(
+            {"a": np.zeros(1)}, tmp_path / "x", metadata={"format": "apportion-state"} | fields
+        )
+        with pytest.raises(StateError, match="is damaged"):
+            load_state(tmp_path / "x")
+    (tmp_path / "folder").mkdir()
+    for place in (tmp_path / "folder", tmp_path / "torn" / "state"):
+        with pytest.raises(RunFolderError, match="cannot be written"):
+            save_state(place, {"a": np.zeros(1)})

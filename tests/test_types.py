@@ -37,6 +37,12 @@ def test_prompts_take_keeps_every_field():
         ({"prior_mean_B": [0.5, 0.5], "prior_count_B": [1, -1]}, "negative"),
         ({"text_B": ("one",)}, "1 texts"),
         ({"id_B": [["a", "b"]]}, "one axis"),
+        ({"id_B": [["a"], ["b", "c"]]}, "one axis"),
+        ({"id_B": ["a", "a\0"]}, r"id_B\[1\] .* NUL"),
+        ({"id_B": np.array(["a\0b", "c"])}, r"id_B\[0\] .* NUL"),
+        ({"feature_BD": [[1.0], [1.0, 2.0]]}, "feature_BD must be numbers"),
+        ({"feature_BD": [[1.0, 2.0], [1.0, -1e160]]}, r"feature_BD\[1, 1\] is -1e\+160"),
+        ({"feature_BD": np.ones((2, 2)) * 1j}, "feature_BD must be numbers"),
     ],
 )
 def test_malformed_prompts_are_named(fields, message):
@@ -86,6 +92,50 @@ def test_outcomes_sum_what_was_scored(rows):
     assert out.reward_sumsq_B.sum() == pytest.approx(np.nansum(reward_N**2))
     assert (out.policy_step_B == 3).all()
     assert out.step == 5
+
+
+@pytest.mark.parametrize("make", ["prompts", "forecast", "outcomes"])
+def test_take_knows_positions_and_masks_and_refuses_the_rest(make):
+    table = {
+        "prompts": Prompts(id_B=["a", "b", "c"], text_B=("x", "y", "z")),
+        "forecast": Forecast.of_success([0.1, 0.2, 0.3]),
+        "outcomes": Outcomes.of_rewards(["a", "b", "c"], [1, 0, 1], [0, 1, 2], step=0),
+    }[make]
+
+    def keys(part):
+        name = {"prompts": "id_B", "forecast": "mean_B", "outcomes": "prompt_B"}[make]
+        return getattr(part, name).tolist()
+
+    assert keys(table.take([True, False, True])) == keys(table.take([0, 2]))
+    assert keys(table.take(np.array([False, True, False]))) == keys(table.take([1]))
+    assert keys(table.take([-1])) == keys(table.take([2]))
+    assert keys(table.take([])) == []
+    for wrong in ([True, False], [0.0, 1.0], [0.5], ["0"], [3], [-4], 0, [[0]], None):
+        with pytest.raises(InvalidInputError, match="index_B"):
+            table.take(wrong)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"reward_N": ["good", "bad"]}, "reward_N must be numbers"),
+        ({"reward_N": ["1", "0"]}, "reward_N must be numbers"),
+        ({"reward_N": [1j, 0]}, "reward_N must be numbers"),
+        ({"reward_N": [[1], [1, 2]]}, "reward_N must be numbers"),
+        ({"num_tokens_N": [3]}, "num_tokens_N has 1 values, but there are 2 rewards"),
+        ({"num_tokens_N": [3, 2.5]}, r"num_tokens_N\[1\] is 2.5"),
+        ({"truncated_N": [True]}, "truncated_N has 1 values"),
+        ({"step": 0.5}, "step is 0.5"),
+        ({"step": np.nan}, "step is nan, but must be finite"),
+        ({"step": None}, "step is nan"),
+        ({"policy_step": 1.5}, "policy_step is 1.5"),
+        ({"prompt_B": ["a", "a\0"]}, "NUL"),
+    ],
+)
+def test_malformed_outcomes_are_named(changed, message):
+    fields = {"prompt_B": ["a", "b"], "reward_N": [1, 0], "group_N": [0, 1], "step": 3}
+    with pytest.raises(InvalidInputError, match=message):
+        Outcomes.of_rewards(**(fields | changed))
 
 
 def test_outcomes_refuse_a_group_without_prompt():

@@ -11,13 +11,14 @@ prompt with fewer rollouts first, then by position.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from apportion import bounds, relaxation
+from apportion import bounds, relaxation, validate
 from apportion.errors import InvalidInputError, NonConvexLawError
 from apportion.gradient_variance import DR_GRPO, RLOO, KnownLaw, named_law
 from apportion.types import Allocation, Forecast
@@ -53,7 +54,10 @@ def allocate(
         success_or_forecast: success probability of each prompt (B), or a forecast with doubt.
         budget: rollouts in all.
         variance: "rloo", "dr_grpo", "grpo", "grpo_population_std", what `law_for` returns, or any
-            function (forecast, num_rollouts_B) -> variance_B that is convex and does not rise.
+            function (forecast, num_rollouts_B) -> variance_B that is convex and does not rise. A
+            function of your own is checked at n = lower to lower + 64, then in steps that grow by a
+            tenth: a bump between two of them goes unnoticed, and the answer may then not be the
+            optimum.
         lower: fewest rollouts, for all or each prompt (B).
         upper: most rollouts, likewise; None is the budget.
 
@@ -63,7 +67,7 @@ def allocate(
         between, so that it equals `num_rollouts_B`.
 
     Raises:
-        InvalidInputError: malformed input.
+        InvalidInputError: malformed input, or a law that does not return one number a prompt.
         InfeasibleBudgetError: no whole numbers within the bounds sum to the budget.
         NonConvexLawError: the law is not convex and decreasing from `lower`.
 
@@ -208,6 +212,11 @@ def _checked_law(
     variance: str | VarianceLaw, forecast: Forecast, lower_B: IntArray, upper_B: IntArray
 ) -> KnownLaw:
     """Return a law that is convex and decreasing from the lower bounds, or refuse it by name."""
+    if isinstance(variance, type):
+        raise InvalidInputError(
+            f"variance is the type {variance.__name__}, but must be a name or a function "
+            "(forecast, num_rollouts_B) -> variance_B."
+        )
     if not isinstance(variance, KnownLaw) and callable(variance):
         return _probed_law(variance, forecast, lower_B, upper_B)
     law = variance if isinstance(variance, KnownLaw) else named_law(variance)
@@ -225,9 +234,16 @@ def _probed_law(
 ) -> KnownLaw:
     """Wrap a caller's law, checked at many n between the bounds."""
     name = getattr(function, "__name__", repr(function))
+    _check_arguments(function, name)
+    # The law gets a forecast that it cannot write to and its own copy of n, and a copy is taken of
+    # its answer, which it may keep and change.
+    shown = replace(forecast, mean_B=forecast.mean_B.copy())
+    for array_B in (shown.mean_B, shown.var_B, shown.reward_var_B):
+        array_B.flags.writeable = False
 
     def value(forecast: Forecast, num_B: IntArray) -> FloatArray:
-        value_B = np.asarray(function(forecast, num_B), dtype=np.float64)
+        answer = function(shown, num_B.copy())
+        value_B = validate.numbers(f"What the law {name} returns", answer).copy()
         if value_B.shape != num_B.shape:
             raise InvalidInputError(
                 f"The law {name} gave shape {value_B.shape}, but there are {len(num_B)} prompts. "
@@ -258,6 +274,19 @@ def _probed_law(
             f"rollout adds variance, or saves less than the one after it. {advice}"
         )
     return law
+
+
+def _check_arguments(function: VarianceLaw, name: str) -> None:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some compiled functions do not tell
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError as error:
+        raise InvalidInputError(
+            f"The law {name} takes {signature}, but is called with (forecast, num_rollouts_B)."
+        ) from error
 
 
 def _convex_from(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from apportion import controls
+from apportion import controls, validate
 from apportion.allocation import VarianceLaw, allocate
 from apportion.errors import InvalidInputError, StateError
 from apportion.predictor.base import Predictor
@@ -23,7 +24,14 @@ NO_SKILL = (
     "The forecast does not beat the global mean over the recent outcomes, "
     "so every prompt gets the same."
 )
+OUT_OF_RANGE = (
+    "A group's mean reward was {mean:g}, outside reward_range ({low:g}, {high:g}), so every prompt "
+    "gets the same. Give the allocator the range of your rewards."
+)
 _RANGE_SLACK = 1e-6
+_WIDEST, _NARROWEST = 1e100, 1e-100
+"""Limits of the reward range, so that squares of rewards stay within floats."""
+_ROW_A_PROMPT = re.compile(r"_Q[A-Z]*$")
 
 
 class RolloutAllocator:
@@ -37,8 +45,13 @@ class RolloutAllocator:
         lower: least rollouts a prompt of the batch gets.
         upper: most rollouts a prompt gets; the whole budget if None.
         reward_range: lowest and highest possible reward; beliefs are kept on [0, 1].
-        do_no_harm: split evenly while there is no data, or while the forecasts score no better
-            than the global mean; `Allocation.reason` then says so.
+        do_no_harm: split evenly while there is no data, while the forecasts score no better than
+            the global mean, or once a group's mean reward lay outside `reward_range`;
+            `Allocation.reason` then says so. An offline prior counts as data: a single prompt that
+            has one lets the forecast decide before the first outcome.
+
+    Raises:
+        InvalidInputError: `reward_range` is not two finite numbers, the first below the second.
 
     >>> from apportion.predictor import Beta
     >>> allocator = RolloutAllocator(Beta(), lower=2)
@@ -63,16 +76,11 @@ class RolloutAllocator:
         reward_range: tuple[float, float] = (0.0, 1.0),
         do_no_harm: bool = True,
     ) -> None:
-        low, high = reward_range
-        if not low < high:
-            raise InvalidInputError(
-                f"reward_range is ({low:g}, {high:g}), but the first must be below the second."
-            )
         self.predictor = predictor
         self.variance = variance
         self.lower = lower
         self.upper = upper
-        self.reward_range = reward_range
+        self.reward_range = _checked_range(reward_range)
         self.do_no_harm = do_no_harm
         self.step = 0
         self.num_ignored = 0
@@ -80,6 +88,7 @@ class RolloutAllocator:
         self._row_of_id: dict[str, int] = {}
         self._num_observed = 0
         self._has_prior = False
+        self._mean_outside: float | None = None
 
     def __len__(self) -> int:
         """Return Q, the number of prompts known."""
@@ -156,7 +165,8 @@ class RolloutAllocator:
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return the whole state as arrays by name (constructor arguments are not part)."""
-        encoded = [key.encode() for key in self._row_of_id]
+        encoded = [key.encode(errors="surrogatepass") for key in self._row_of_id]
+        outside = [] if self._mean_outside is None else [self._mean_outside]
         state: dict[str, NDArray[Any]] = {
             "ids": np.frombuffer(b"".join(encoded), dtype=np.uint8).copy(),
             "id_lengths": np.array([len(key) for key in encoded], dtype=np.int64),
@@ -164,6 +174,7 @@ class RolloutAllocator:
                 [self.step, self.num_ignored, self._num_observed, int(self._has_prior)],
                 dtype=np.int64,
             ),
+            "mean_outside_range": np.array(outside, dtype=np.float64),
         }
         for owner, part in (("skill", self._skill), ("predictor", self.predictor)):
             state |= {f"{owner}.{name}": array for name, array in part.state_dict().items()}
@@ -173,26 +184,40 @@ class RolloutAllocator:
         """Restore what `state_dict` returned, bit for bit.
 
         Raises:
-            StateError: something is missing or belongs to another predictor.
+            StateError: something is missing, damaged or belongs to another predictor; the allocator
+                is then as it was.
         """
-        try:
-            ids, lengths = state["ids"].tobytes(), state["id_lengths"]
-            step, num_ignored, num_observed, has_prior = map(int, state["counters"])
-            ends = np.cumsum(lengths).tolist()
-            keys = [ids[end - size : end].decode() for end, size in zip(ends, lengths, strict=True)]
-        except (KeyError, ValueError) as error:
-            raise StateError(
-                f"The allocator state is damaged or incomplete ({error}). Start without it."
-            ) from error
-        self.predictor.load_state_dict(_part(state, "predictor"))
-        self._skill.load_state_dict(_part(state, "skill"))
+        keys = _saved_keys(state)
+        counters = _saved(state, "counters", np.int64, size=4)
+        if (counters < 0).any():
+            raise _damaged(f"counters hold {counters.min()}")
+        # States of before this array was kept lack it.
+        outside = np.zeros(0)
+        if "mean_outside_range" in state:
+            outside = _saved(state, "mean_outside_range", np.float64)
+        if len(outside) > 1 or not np.isfinite(outside).all():
+            raise _damaged(f"mean_outside_range holds {outside.tolist()}")
+        skill = SkillMonitor()
+        skill.load_state_dict(_part(state, "skill"))
+        belief = _part(state, "predictor")
+        for name, array in belief.items():
+            if _ROW_A_PROMPT.search(name) and np.shape(array)[:1] != (len(keys),):
+                raise _damaged(
+                    f"predictor.{name} has shape {np.shape(array)} for {len(keys)} prompts"
+                )
+        self.predictor.load_state_dict(belief)  # the last that can fail
+        self._skill = skill
         self._row_of_id = {key: row for row, key in enumerate(keys)}
-        self.step, self.num_ignored, self._num_observed = step, num_ignored, num_observed
-        self._has_prior = bool(has_prior)
+        self.step, self.num_ignored, self._num_observed = counters[:3].tolist()
+        self._has_prior = bool(counters[3])
+        self._mean_outside = float(outside[0]) if len(outside) else None
 
     def _reason_for_uniform(self) -> str:
         if not self.do_no_harm:
             return ""
+        if self._mean_outside is not None:
+            low, high = self.reward_range
+            return OUT_OF_RANGE.format(mean=self._mean_outside, low=low, high=high)
         if self._num_observed == 0:
             return "" if self._has_prior else NO_DATA
         return "" if self._skill.has_skill else NO_SKILL
@@ -219,9 +244,10 @@ class RolloutAllocator:
         square = outcomes.reward_sumsq_B - 2.0 * low * outcomes.reward_sum_B + low**2 * count
         inside = np.clip(total, 0.0, count)
         far = np.abs(total - inside) > _RANGE_SLACK * count
-        if far.any():
+        if far.any() and self._mean_outside is None:
             at = int(np.flatnonzero(far)[0])
-            mean = outcomes.reward_sum_B[at] / count[at]
+            mean = float(outcomes.reward_sum_B[at] / count[at])
+            self._mean_outside = mean
             warnings.warn(
                 f"A group's mean reward is {mean:g}, outside reward_range ({low:g}, {high:g}); it "
                 "is clipped for the belief. Give the allocator the range of your rewards.",
@@ -265,3 +291,51 @@ def _part(state: dict[str, NDArray[Any]], owner: str) -> dict[str, NDArray[Any]]
         for name, array in state.items()
         if name.startswith(f"{owner}.")
     }
+
+
+def _checked_range(reward_range: tuple[float, float]) -> tuple[float, float]:
+    ends = validate.numbers("reward_range", reward_range)
+    if ends.shape != (2,):
+        raise InvalidInputError(
+            f"reward_range has shape {ends.shape}, but must be the lowest and the highest reward."
+        )
+    low, high = ends.tolist()
+    if not (np.abs(ends) <= _WIDEST).all() or not high - low >= _NARROWEST:
+        raise InvalidInputError(
+            f"reward_range is ({low:g}, {high:g}), but must be two finite numbers, the first below "
+            "the second. Bound your rewards."
+        )
+    return low, high
+
+
+def _saved_keys(state: dict[str, NDArray[Any]]) -> list[str]:
+    content = _saved(state, "ids", np.uint8).tobytes()
+    size_Q = _saved(state, "id_lengths", np.int64)
+    if (size_Q < 0).any() or (size_Q > len(content)).any() or size_Q.sum() != len(content):
+        raise _damaged(f"id_lengths do not sum to the {len(content)} bytes of ids")
+    ends = np.cumsum(size_Q).tolist()
+    try:
+        keys = [
+            content[end - size : end].decode(errors="surrogatepass")
+            for end, size in zip(ends, size_Q.tolist(), strict=True)
+        ]
+    except UnicodeDecodeError as error:
+        raise _damaged("ids are not UTF-8") from error
+    if len(set(keys)) != len(keys):
+        raise _damaged("a prompt stands twice in ids")
+    return keys
+
+
+def _saved(
+    state: dict[str, NDArray[Any]], name: str, dtype: type[np.generic], size: int | None = None
+) -> NDArray[Any]:
+    if name not in state:
+        raise _damaged(f"{name} is missing")
+    array = np.asarray(state[name])
+    if array.dtype != dtype or array.ndim != 1 or (size is not None and len(array) != size):
+        raise _damaged(f"{name} has type {array.dtype} and shape {array.shape}")
+    return array
+
+
+def _damaged(what: str) -> StateError:
+    return StateError(f"The allocator state is damaged or incomplete: {what}. Start without it.")

@@ -94,6 +94,7 @@ def _level(budget: int, lower_B: IntArray, upper_B: IntArray) -> int:
 
 
 def _each(name: str, bound: ArrayLike, size: int) -> IntArray:
-    if np.ndim(bound) == 0:
-        return np.full(size, validate.whole_number(name, bound, at_least=0))
-    return validate.counts(name, bound, size=size)
+    array = validate.numbers(name, bound)
+    if array.ndim == 0:
+        return np.full(size, validate.whole_number(name, array, at_least=0))
+    return validate.counts(name, array, size=size)

@@ -46,11 +46,13 @@ def paired_difference(arm_S: ArrayLike, base_S: ArrayLike, *, level: float = 0.9
         level: coverage of the interval.
 
     Raises:
-        InvalidInputError: lengths differ, no seed, or values that are not finite.
+        InvalidInputError: lengths differ, no seed, values that are not finite, or `level` outside
+            (0, 1).
 
     >>> paired_difference([0.3, 0.4], [0.2, 0.2]).mean
     0.15
     """
+    _check_level(level)
     arm = validate.vector("arm_S", arm_S)
     base = validate.vector("base_S", base_S)
     if len(arm) != len(base) or not len(arm):
@@ -82,6 +84,7 @@ def compute_to_level(compute_T: ArrayLike, reward_T: ArrayLike, level: float) ->
     >>> compute_to_level([0, 100, 200], [0.1, 0.2, 0.4], 0.3)
     150.0
     """
+    level = validate.number("level", level)
     compute = validate.vector("compute_T", compute_T)
     reward = validate.vector("reward_T", reward_T, size=len(compute))
     if (np.diff(compute) <= 0).any():
@@ -118,16 +121,30 @@ def share_of_compute(
         level: coverage of the interval.
         seed: of the bootstrap.
 
+    Raises:
+        InvalidInputError: curves of another shape or not finite, no compute spent, or `level`
+            outside (0, 1).
+
     >>> curve = [[0.0, 0.1, 0.2]]
     >>> share_of_compute([0, 10, 20], [[0.0, 0.2, 0.3]], curve).mean
     0.5
     """
-    arm = np.asarray(arm_ST, dtype=np.float64)
-    base = np.asarray(base_ST, dtype=np.float64)
+    _check_level(level)
+    num_resamples = validate.whole_number("num_resamples", num_resamples, at_least=1)
+    arm = validate.numbers("arm_ST", arm_ST)
+    base = validate.numbers("base_ST", base_ST)
     compute = validate.vector("compute_T", compute_T)
     if arm.shape != base.shape or arm.ndim != 2 or arm.shape[1] != len(compute):
         raise InvalidInputError(
             f"The curves need shape (seeds, {len(compute)}), got {arm.shape} and {base.shape}."
+        )
+    if not arm.size:
+        raise InvalidInputError("The curves are empty. Give at least one seed and one evaluation.")
+    for name, curve_ST in (("arm_ST", arm), ("base_ST", base)):
+        validate.vector(name, curve_ST.ravel())
+    if compute[-1] <= 0.0:
+        raise InvalidInputError(
+            f"compute_T ends at {compute[-1]:g}, but must end above 0: a share of it is asked for."
         )
 
     def share(index_S: np.ndarray) -> float:
@@ -143,3 +160,8 @@ def share_of_compute(
     # Linear interpolation between a number and infinity is undefined: take order statistics.
     low, high = np.quantile(draws, [0.5 - level / 2, 0.5 + level / 2], method="nearest")
     return Interval(mean=mean, low=float(low), high=float(high), num_seeds=num_seeds)
+
+
+def _check_level(level: float) -> None:
+    if not 0.0 < validate.number("level", level) < 1.0:
+        raise InvalidInputError(f"level is {level:g}, but must lie between 0 and 1.")

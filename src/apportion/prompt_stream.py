@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from apportion import validate
 from apportion.errors import InvalidInputError
 from apportion.validate import IntArray
 
@@ -22,11 +23,12 @@ def prompt_stream(num_prompts: int, prompts_per_step: int, *, seed: int) -> Iter
         ``row_B``.
 
     Raises:
-        InvalidInputError: a step needs more prompts than there are.
+        InvalidInputError: a step needs no prompts, or more than there are.
 
     >>> sorted(next(prompt_stream(2, 2, seed=0)).tolist())
     [0, 1]
     """
+    validate.whole_number("prompts_per_step", prompts_per_step, at_least=1)
     if prompts_per_step > num_prompts:
         raise InvalidInputError(
             f"prompts_per_step is {prompts_per_step}, but there are {num_prompts} prompts to train "

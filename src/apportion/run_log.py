@@ -71,6 +71,7 @@ class RunLog:
         config: dict[str, Any],
         *,
         resume_step: int | None = None,
+        lock: TextIO | None = None,
     ) -> RunLog:
         """Open a folder for writing and lock it against a second writer.
 
@@ -78,35 +79,34 @@ class RunLog:
             folder: the run folder; made if absent.
             config: everything that defines the run; written to ``run.json``.
             resume_step: continue a run from the checkpoint of this step: every file is cut back to
-                what came before it, so that no step stands twice. None starts from nothing.
+                what came before it, so that no step stands twice. 0 goes on with a run that has
+                no checkpoint yet; None starts from nothing.
+            lock: from `lock_folder`, if the caller already holds it.
 
         Raises:
             RunFolderError: another process writes there, or it holds a run and `resume_step` is
                 None.
         """
         path = Path(folder)
+        lock = lock_folder(path) if lock is None else lock
         try:
-            path.mkdir(parents=True, exist_ok=True)
-            lock = _locked(path / "lock")
-        except OSError as error:
-            if isinstance(error, RunFolderError):
-                raise
-            raise RunFolderError(f"The run folder {path} cannot be written: {error}") from error
-        if resume_step is not None:
-            cut_back(path, resume_step)
-        elif (path / "run.json").exists():
+            if resume_step is not None:
+                cut_back(path, resume_step)
+            elif (path / "run.json").exists():
+                raise RunFolderError(
+                    f"{path} already holds a run. Resume it, or choose another folder."
+                )
+            described = {
+                "format": FORMAT,
+                "version": VERSION,
+                "packages": package_versions(),
+                "config": config,
+            }
+            replace_file(path / "run.json", json.dumps(described, indent=2).encode() + b"\n")
+            return cls(path, lock)
+        except BaseException:
             lock.close()
-            raise RunFolderError(
-                f"{path} already holds a run. Resume it, or choose another folder."
-            )
-        described = {
-            "format": FORMAT,
-            "version": VERSION,
-            "packages": package_versions(),
-            "config": config,
-        }
-        replace_file(path / "run.json", json.dumps(described, indent=2).encode() + b"\n")
-        return cls(path, lock)
+            raise
 
     def log_step(self, step: int, values: dict[str, Any]) -> None:
         """Append one line to ``steps.jsonl``."""
@@ -264,12 +264,14 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
         raise RunFolderError(f"{folder} holds no readable run: {error}") from error
     if not isinstance(described, dict) or described.get("format") != FORMAT:
         raise RunFolderError(f"{path} was not written by apportion.")
-    if described["version"] > VERSION:
+    version, config = described.get("version"), described.get("config")
+    if isinstance(version, int) and version > VERSION:
         raise RunFolderError(
-            f"{path} has version {described['version']}, but this apportion reads up to {VERSION}. "
+            f"{path} has version {version}, but this apportion reads up to {VERSION}. "
             "Upgrade apportion."
         )
-    config: dict[str, Any] = described["config"]
+    if not isinstance(version, int) or not isinstance(config, dict):
+        raise RunFolderError(f"{path} is damaged: it lacks its version or configuration.")
     return config
 
 
@@ -280,7 +282,7 @@ def cut_back(folder: Path, step: int) -> None:
     for name in _JSONL:
         if (folder / name).exists():
             # An evaluation of the checkpointed weights belongs to what is kept.
-            last = step if name == "evaluations.jsonl" else step - 1
+            last = step if name == "evaluations.jsonl" and step > 0 else step - 1
             kept = [row for row in read_lines(folder / name) if row["step"] <= last]
             text = "".join(json.dumps(row) + "\n" for row in kept)
             replace_file(folder / name, text.encode())
@@ -343,8 +345,18 @@ def _finite(items: Any) -> Iterator[tuple[str, Any]]:
         yield name, None if bad else number
 
 
-def _locked(path: Path) -> TextIO:
-    file = open(path, "a", encoding="utf-8")  # noqa: SIM115
+def lock_folder(folder: str | os.PathLike[str]) -> TextIO:
+    """Make a folder if need be and lock it; the lock falls when the file is closed or we die.
+
+    Raises:
+        RunFolderError: it cannot be written, or another process holds the lock.
+    """
+    path = Path(folder)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        file = open(path / "lock", "a", encoding="utf-8")  # noqa: SIM115
+    except OSError as error:
+        raise RunFolderError(f"The run folder {path} cannot be written: {error}") from error
     try:
         import fcntl
     except ImportError:  # no such locks on this system: the folder is then not guarded
@@ -354,7 +366,7 @@ def _locked(path: Path) -> TextIO:
     except OSError as error:
         file.close()
         raise RunFolderError(
-            f"{path.parent} is being written by another process. "
+            f"{path} is being written by another process. "
             "Wait for it, stop it, or choose another folder."
         ) from error
     return file

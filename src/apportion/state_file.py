@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from apportion.errors import MissingExtraError, StateError
+from apportion.errors import MissingExtraError, RunFolderError, StateError
 
 FORMAT = "apportion-state"
 VERSION = 1
@@ -29,6 +29,7 @@ def save_state(
         header: anything JSON can hold that should travel with them.
 
     Raises:
+        RunFolderError: the file cannot be written.
         MissingExtraError: safetensors is not installed.
     """
     try:
@@ -55,24 +56,44 @@ def load_state(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], d
         with safe_open(os.fspath(path), framework="numpy") as file:
             metadata = file.metadata() or {}
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, TypeError, ValueError, AttributeError) as error:
         raise StateError(f"{path} cannot be read as a saved state: {error}") from error
     if metadata.get("format") != FORMAT:
         raise StateError(f"{path} is a safetensors file, but not a saved state of apportion.")
-    if int(metadata.get("version", "0")) > VERSION:
+    try:
+        version = int(metadata["version"])
+    except (KeyError, ValueError) as error:
+        raise StateError(f"{path} is damaged: its version is not a whole number.") from error
+    if version > VERSION:
         raise StateError(
-            f"{path} has version {metadata['version']}, but this apportion reads up to {VERSION}. "
+            f"{path} has version {version}, but this apportion reads up to {VERSION}. "
             "Upgrade apportion."
         )
-    return state, json.loads(metadata["header"])
+    try:
+        header = json.loads(metadata["header"])
+    except (KeyError, ValueError, RecursionError) as error:
+        raise StateError(f"{path} is damaged: its header is missing or not JSON.") from error
+    if not isinstance(header, dict):
+        raise StateError(f"{path} is damaged: its header is not a JSON object.")
+    return state, header
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file so that a kill at any moment leaves the old content or the new, whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write a file so that a kill at any moment leaves the old content or the new, whole.
+
+    Raises:
+        RunFolderError: it cannot be written.
+    """
     temporary = path.with_name(f"{path.name}.tmp")
-    with open(temporary, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise RunFolderError(
+            f"{path} cannot be written: {error.strerror or error}. Free space, or choose another "
+            "place."
+        ) from error

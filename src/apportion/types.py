@@ -26,6 +26,8 @@ from apportion.validate import FloatArray, IntArray
 
 StrArray = NDArray[np.str_]
 
+_LARGEST_FEATURE = 1e100
+"""So that squared distances stay finite."""
 _DOUBT_SLACK = 1e-9
 """Float noise that a doubt may exceed m(1-m) by; it is then clipped."""
 
@@ -51,19 +53,17 @@ class Prompts:
 
     def __post_init__(self) -> None:
         """Check shapes and ranges."""
-        id_B = np.atleast_1d(np.asarray(self.id_B, dtype=np.str_))
-        if id_B.ndim != 1:
-            raise InvalidInputError(f"id_B must have one axis, got shape {id_B.shape}.")
+        id_B = _keys("id_B", self.id_B)
         size = len(id_B)
         object.__setattr__(self, "id_B", id_B)
         if self.feature_BD is not None:
-            feature_BD = np.asarray(self.feature_BD, dtype=np.float64)
+            feature_BD = validate.numbers("feature_BD", self.feature_BD)
             if feature_BD.ndim != 2:
                 raise InvalidInputError(
                     f"feature_BD must have two axes (prompts, features), got {feature_BD.shape}."
                 )
             validate.check_size("feature_BD", feature_BD, size)
-            validate.vector("feature_BD", feature_BD.ravel())
+            _check_features(feature_BD)
             object.__setattr__(self, "feature_BD", feature_BD)
         if (self.prior_mean_B is None) != (self.prior_count_B is None):
             raise InvalidInputError("prior_mean_B and prior_count_B come together, or not at all.")
@@ -86,8 +86,8 @@ class Prompts:
         return len(self.id_B)
 
     def take(self, index_B: ArrayLike) -> Prompts:
-        """Return the prompts at these positions."""
-        index = np.asarray(index_B, dtype=np.int64)
+        """Return the prompts at these positions, or where a mask of length B is true."""
+        index = validate.positions("index_B", index_B, len(self))
         return Prompts(
             id_B=self.id_B[index],
             feature_BD=None if self.feature_BD is None else self.feature_BD[index],
@@ -160,8 +160,8 @@ class Forecast:
         return cls(mean_B=mean_B, var_B=var_B, reward_var_B=most_B - var_B)
 
     def take(self, index_B: ArrayLike) -> Forecast:
-        """Return the forecast at these positions."""
-        index = np.asarray(index_B, dtype=np.int64)
+        """Return the forecast at these positions, or where a mask of length B is true."""
+        index = validate.positions("index_B", index_B, len(self))
         return Forecast(
             mean_B=self.mean_B[index],
             var_B=self.var_B[index],
@@ -264,9 +264,10 @@ class Outcomes:
         >>> out.reward_sum_B, out.num_rollouts_B, out.num_requested_B
         (array([1., 1.]), array([2, 1]), array([2, 2]))
         """
-        id_B = np.atleast_1d(np.asarray(prompt_B, dtype=np.str_))
+        id_B = _keys("prompt_B", prompt_B)
         size = len(id_B)
-        reward = np.asarray(reward_N, dtype=np.float64).ravel()
+        reward = validate.numbers("reward_N", reward_N).ravel()
+        step = validate.whole_number("step", step, at_least=0)
         group = validate.counts("group_N", group_N, size=len(reward))
         if group.size and group.max() >= size:
             raise InvalidInputError(
@@ -278,27 +279,34 @@ class Outcomes:
         def total(weight_N: NDArray[np.floating] | NDArray[np.bool_]) -> FloatArray:
             return np.bincount(group, weights=weight_N, minlength=size).astype(np.float64)
 
-        def whole(weight_N: ArrayLike | None) -> IntArray:
-            if weight_N is None:
+        def whole(name: str, num_N: ArrayLike | None) -> IntArray:
+            if num_N is None:
                 return np.zeros(size, dtype=np.int64)
-            return total(np.asarray(weight_N, dtype=np.float64)).astype(np.int64)
+            num = validate.counts(name, num_N)
+            if len(num) != len(reward):
+                raise InvalidInputError(
+                    f"{name} has {len(num)} values, but there are {len(reward)} rewards."
+                )
+            return total(num.astype(np.float64)).astype(np.int64)
 
-        policy = step if policy_step is None else policy_step
+        policy = step
+        if policy_step is not None:
+            policy = validate.whole_number("policy_step", policy_step, at_least=0)
         return cls(
             prompt_B=id_B,
             num_requested_B=np.bincount(group, minlength=size).astype(np.int64),
             num_rollouts_B=total(scored).astype(np.int64),
             reward_sum_B=total(known),
             reward_sumsq_B=total(known**2),
-            num_tokens_B=whole(num_tokens_N),
-            num_truncated_B=whole(truncated_N),
+            num_tokens_B=whole("num_tokens_N", num_tokens_N),
+            num_truncated_B=whole("truncated_N", truncated_N),
             step=step,
             policy_step_B=np.full(size, policy, dtype=np.int64),
         )
 
     def take(self, index_B: ArrayLike) -> Outcomes:
-        """Return the groups at these positions."""
-        index = np.asarray(index_B, dtype=np.int64)
+        """Return the groups at these positions, or where a mask of length B is true."""
+        index = validate.positions("index_B", index_B, len(self))
         return Outcomes(
             prompt_B=self.prompt_B[index],
             num_requested_B=self.num_requested_B[index],
@@ -309,4 +317,32 @@ class Outcomes:
             num_truncated_B=self.num_truncated_B[index],
             step=self.step,
             policy_step_B=self.policy_step_B[index],
+        )
+
+
+def _keys(name: str, values: object) -> StrArray:
+    """Return keys on one axis; numpy drops NUL at the end of a text, which would merge keys."""
+    try:
+        key_B = np.atleast_1d(np.asarray(values, dtype=np.str_))
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"{name} must be one text a prompt on one axis.") from error
+    if key_B.ndim != 1:
+        raise InvalidInputError(f"{name} must have one axis, got shape {key_B.shape}.")
+    for at, key in enumerate(np.atleast_1d(np.asarray(values, dtype=object)).tolist()):
+        if isinstance(key, str) and "\0" in key:
+            raise InvalidInputError(
+                f"{name}[{at}] is {key[:40]!r}, but a key must not hold the character NUL. "
+                "Replace it, or use a hash of the text (apportion.prompt_key)."
+            )
+    return key_B
+
+
+def _check_features(feature_BD: FloatArray) -> None:
+    bad_i, bad_j = np.nonzero(~(np.abs(feature_BD) <= _LARGEST_FEATURE))
+    if bad_i.size:
+        prompt, feature = int(bad_i[0]), int(bad_j[0])
+        raise InvalidInputError(
+            f"feature_BD[{prompt}, {feature}] is {feature_BD[prompt, feature]:g}, but every value "
+            f"must be finite and within {_LARGEST_FEATURE:g} of 0. Scale the features, or leave "
+            "such prompts out."
         )

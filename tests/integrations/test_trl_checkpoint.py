@@ -11,7 +11,7 @@ import trl_helpers as helpers
 from transformers import TrainerCallback
 
 from apportion.allocator import RolloutAllocator
-from apportion.errors import StateError
+from apportion.errors import RunFolderError, StateError
 from apportion.integrations.trl.mixin import STATE_FILE
 from apportion.predictor import Beta, GaussianProcess
 from apportion.run_log import read_config, read_groups
@@ -118,3 +118,14 @@ def test_a_checkpoint_without_our_state_warns_and_another_predictors_is_refused(
     trainer.create_optimizer_and_scheduler(6)
     with pytest.warns(UserWarning, match="the allocator starts knowing nothing"):
         trainer._load_optimizer_and_scheduler(str(tmp_path / "checkpoint-3"))
+
+
+def test_a_folder_that_holds_a_run_is_refused_before_anything_is_sampled(tmp_path):
+    trainer, _ = run(tmp_path, learner(), stop=3)
+    allocator = helpers.FixedAllocator([4])
+    again = helpers.build(tmp_path, allocator=allocator, rollout_log_dir=str(tmp_path / "log"))
+    for each in (again, trainer):  # a second call of train is another run from the start
+        with pytest.raises(RunFolderError, match="already holds a run"):
+            each.train()
+    assert allocator.asked == []
+    assert [row["step"] for row in lines(tmp_path)] == [0, 1, 2]

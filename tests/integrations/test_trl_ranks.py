@@ -43,12 +43,18 @@ def launched(folder, num_ranks, sizes, micro_batch, num_generations):
     ],
 )
 def test_groups_straddle_ranks(tmp_path, num_ranks, sizes, micro_batch, num_generations):
+    (tmp_path / "held").mkdir()
+    (tmp_path / "held" / "run.json").write_text("{}")
     ranks = launched(tmp_path, num_ranks, sizes, micro_batch, num_generations)
     assert all(rank["world"] == num_ranks for rank in ranks)
     assert all(rank["even_is_stock"] for rank in ranks)
     assert len({rank["checksum"] for rank in ranks}) == 1
     assert [rank["asked"] for rank in ranks] == [3, *[0] * (num_ranks - 1)]
-    assert all("all together" in rank["error"] for rank in ranks)
+    for rank in ranks:
+        decided, learned, opened = rank["errors"]
+        assert "all together" in decided
+        assert learned.endswith("LocalError: I forgot")
+        assert opened.startswith("RunFolderError")
     assert ranks[0]["logged"]
     straddling = False
     for i, batch in enumerate(ranks[0]["batches"]):

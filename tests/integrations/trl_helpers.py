@@ -103,6 +103,11 @@ def reward(completions, ok, **_):
     return [float(len(c) > 0 and c[0] in o) for c, o in zip(completions, ok, strict=True)]
 
 
+def reward_or_none(completions, ok, **_):
+    values = reward(completions, ok)
+    return [None if c[:1] in "op0" else v for c, v in zip(completions, values, strict=True)]
+
+
 def needs_trl(version):
     old = Version(trl_version) < Version(version)
     return pytest.mark.skipif(old, reason=f"stock TRL has it since {version}")

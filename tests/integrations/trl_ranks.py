@@ -41,6 +41,25 @@ def watch(trainer):
     return seen
 
 
+class Forgetful(helpers.FixedAllocator):
+    """Fails to learn, by an error that no other process could be sent."""
+
+    def observe(self, outcomes):
+        class LocalError(Exception):
+            pass
+
+        raise LocalError("I forgot")
+
+
+def error_of(folder, allocator, **options):
+    """Return the error that training ends with on this rank."""
+    try:
+        helpers.trained(helpers.build(folder, allocator=allocator, **options))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
 def main(folder: Path, sizes: list[int], micro_batch: int, num_generations: int) -> None:
     options = {
         "per_device_train_batch_size": micro_batch,
@@ -65,11 +84,11 @@ def main(folder: Path, sizes: list[int], micro_batch: int, num_generations: int)
     ours = helpers.trained(helpers.build(folder / "even", allocator=even, **options))
     stock = helpers.trained(helpers.build(folder / "stock", stock=True, **options))
     result["even_is_stock"] = bool(torch.equal(ours, stock))
-    broken = helpers.build(folder / "broken", allocator=helpers.FixedAllocator([99]), **options)
-    try:
-        helpers.trained(broken)
-    except ValueError as error:
-        result["error"] = str(error)
+    result["errors"] = [
+        error_of(folder / "broken", helpers.FixedAllocator([99]), **options),
+        error_of(folder / "forgetful", Forgetful(sizes), **options),
+        error_of(folder, None, rollout_log_dir=str(folder / "held"), **options),
+    ]
     (folder / f"rank{rank}.json").write_text(json.dumps(result))
 
 

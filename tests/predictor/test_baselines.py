@@ -136,3 +136,25 @@ def test_a_restored_state_goes_on_bit_for_bit(kind):
     )
     with pytest.raises(StateError, match="missing"):
         kind().load_state_dict({})
+
+
+def test_a_damaged_state_is_refused():
+    average, ridge = MovingAverage(window=3), Ridge(window=3)
+    for predictor in (average, ridge):
+        predictor.add(prompts(5, np.ones((5, 2))))
+        predictor.update(np.arange(4), rewards([0.0, 0.5, 1.0, 0.3], 2))
+    for predictor, damage in (
+        (average, {"rate_sum_W": np.array([np.nan])}),
+        (average, {"num_groups_W": np.array([-1.0])}),
+        (ridge, {"feature_QD": np.ones((2, 2))}),
+        (ridge, {"row_W": np.array([0, 1, -1])}),
+        (ridge, {"rate_W": np.array([0.0, 0.5, 1.5])}),
+        (ridge, {"feature_QD": np.array([[np.nan, 1.0]] * 5)}),
+        (Oracle(lambda id_B: np.ones(len(id_B))), {"code_QC": np.array([[-1]])}),
+        (Oracle(lambda id_B: np.ones(len(id_B))), {"code_QC": np.array([[2**31]])}),
+    ):
+        before = predictor.state_dict()
+        with pytest.raises(StateError, match="The saved"):
+            predictor.load_state_dict(before | damage)
+        for name, array in predictor.state_dict().items():
+            np.testing.assert_array_equal(array, before[name])

@@ -129,3 +129,16 @@ def test_a_state_that_does_not_fit_is_refused():
 def test_arguments_out_of_range_are_named(arguments):
     with pytest.raises(InvalidInputError, match=next(iter(arguments))):
         Beta(**arguments)
+
+
+@pytest.mark.parametrize("name", ["success_Q", "prior_failure_Q", "last_Q"])
+@pytest.mark.parametrize("value", [np.nan, -1.0])
+def test_a_damaged_state_is_refused(name, value):
+    beta = beta_of(1, 4)
+    state = beta.state_dict()
+    damaged = np.full(len(state[name]), value if name != "last_Q" else -1).astype(state[name].dtype)
+    with pytest.raises(StateError, match=name):
+        beta.load_state_dict(state | {name: damaged})
+    empty = {key: np.zeros(len(state[key])) for key in ("prior_success_Q", "prior_failure_Q")}
+    with pytest.raises(StateError, match="both 0"):
+        beta.load_state_dict(state | empty)

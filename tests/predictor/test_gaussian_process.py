@@ -338,3 +338,29 @@ def test_it_predicts_a_drifting_population_better_than_simpler_beliefs(seed):
     )
     assert process < 0.9 * beta
     assert process < 0.5 * average
+
+
+def test_a_damaged_state_is_refused_and_changes_nothing():
+    process = process_of(table)
+    process.update(np.array([4, 1]), outcomes([1.0, 2.5], [4, 8], 3))
+    before = process.state_dict()
+    width = len(before["gram_MM"])
+    skew = before["gram_MM"].copy()
+    skew[0, 1] += 1.0
+    for name, array in (
+        ("gram_MM", skew),
+        ("gram_MM", -np.eye(width)),
+        ("gram_MM", before["gram_MM"][:, :-1]),
+        ("gram_MM", np.full((width, width), np.nan)),
+        ("shift_M", np.full(width, np.inf)),
+        ("tau_Q", np.full(len(table), -1.0)),
+        ("last_Q", np.full(len(table), 99)),
+        ("clock", np.array([-1, 0])),
+        ("bandwidth", np.array([np.nan])),
+        ("anchor_AD", before["anchor_AD"][:, :-1]),
+        ("feature_QD", before["feature_QD"][:-1]),
+    ):
+        with pytest.raises(StateError):
+            process.load_state_dict(before | {name: array})
+        for key, value in process.state_dict().items():
+            np.testing.assert_array_equal(value, before[key])

@@ -8,8 +8,9 @@ from scipy.spatial.distance import pdist, squareform
 from scipy.special import expit, logit
 
 from apportion.errors import InvalidInputError, StateError
-from apportion.predictor import VIP, Beta
+from apportion.predictor import VIP, Beta, GaussianProcess, Ridge
 from apportion.predictor import vip as module
+from apportion.predictor.features import median_distance, squared_distance
 from apportion.types import Outcomes, Prompts
 
 
@@ -122,3 +123,74 @@ def test_forecast_keeps_state_and_a_restored_state_goes_on_bit_for_bit():
 def test_needs_features():
     with pytest.raises(InvalidInputError, match="feature_BD is None"):
         VIP().add(Prompts(id_B=["a"]))
+
+
+@pytest.mark.parametrize("base", [0.0, 1e8, -1e8])
+def test_features_far_from_zero_are_told_apart(base):
+    rng = np.random.default_rng(2)
+    feature_QD = rng.normal(size=(40, 5))
+    near, far = vip_of(feature_QD), vip_of(base + feature_QD)
+    for vip in (near, far):
+        vip.update(np.arange(12), rewards(np.arange(12) / 12))
+    np.testing.assert_allclose(
+        far.forecast(np.arange(40), 1).mean_B, near.forecast(np.arange(40), 1).mean_B, atol=1e-4
+    )
+    squared = squared_distance(base + feature_QD, base + feature_QD)
+    np.testing.assert_allclose(squared, squareform(pdist(feature_QD)) ** 2, atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-320, 1e-200, 1e-160, 1e-101, 1e-50, 1e50, 9e99])
+@pytest.mark.parametrize("kind", [VIP, GaussianProcess, Ridge])
+def test_features_of_any_legal_scale_work(kind, scale):
+    feature_QD = scale * np.clip(np.random.default_rng(4).normal(size=(20, 3)) / 4, -1, 1)
+    predictor = kind()
+    predictor.add(Prompts(id_B=np.arange(20).astype(np.str_), feature_BD=feature_QD))
+    for step in range(3):
+        predictor.update(np.arange(8), rewards(np.arange(8) / 8, step=step))
+    assert np.isfinite(predictor.forecast(np.arange(20), 3).mean_B).all()
+
+
+def test_one_prompt_far_from_all_others_does_no_harm():
+    feature_QD = np.vstack([np.random.default_rng(5).normal(size=(30, 3)), np.full((1, 3), 9e99)])
+    vip = vip_of(feature_QD)
+    vip.update(np.array([0, 1, 2, 30]), rewards([0.1, 0.5, 0.9, 1.0]))
+    assert np.isfinite(vip.forecast(np.arange(31), 1).mean_B).all()
+
+
+def test_a_kernel_that_rounding_spoils_gets_more_jitter():
+    kernel = np.full((3, 3), 1.0)
+    kernel[0, 1] = kernel[1, 0] = 0.9  # not positive definite with the first jitter
+    half = module._half(kernel.copy())
+    again = half @ half.T
+    assert 1e-4 < again[0, 0] - 1.0 < 1.0
+    np.testing.assert_allclose(again - np.diag(np.diag(again)), kernel - np.eye(3), atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [2, 7, 1000])
+@pytest.mark.parametrize("value", [0.1, 1 / 3, 1e8 + 0.1])
+def test_equal_rows_have_no_scale(size, value):
+    assert median_distance(np.full((size, 11), value)) == 1.0
+    rows = np.full((size, 11), value)
+    rows[0] += 1.0
+    assert median_distance(rows) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("name", "array"),
+    [
+        ("bandwidth", np.array([np.nan])),
+        ("bandwidth", np.array([-1.0])),
+        ("bandwidth", np.array([1e-300])),
+        ("mean_Q", np.full(9, np.inf)),
+        ("feature_QD", np.full((9, 3), np.nan)),
+        ("feature_QD", np.ones((8, 3))),
+    ],
+)
+def test_a_damaged_state_is_refused_and_changes_nothing(name, array):
+    vip = vip_of(np.random.default_rng(1).normal(size=(9, 3)))
+    vip.update(np.array([4, 1]), rewards([0.5, 1.0]))
+    before = vip.state_dict()
+    with pytest.raises(StateError):
+        vip.load_state_dict(before | {name: array})
+    for key, value in vip.state_dict().items():
+        np.testing.assert_array_equal(value, before[key])

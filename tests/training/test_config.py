@@ -29,7 +29,11 @@ def test_defaults_are_valid_and_round_trip():
         ({"micro_batch": 7}, "must divide the 256"),
         ({"model": "m"}, "--model is given without --dataset"),
         ({"dataset": "d"}, "--dataset is given without --model"),
-        ({"reward": "math-verify"}, "bring their own scorer"),
+        ({"reward": "math-verify"}, "bring their own data and scorer"),
+        ({"held_out": 5}, "bring their own data"),
+        ({"seed": 2**32}, "seed is 4294967296, but must be at most"),
+        ({"reward_low": 1.0}, "reward_low is 1 and reward_high 1"),
+        ({"model": "m", "dataset": "d", "answer_column": "prompt"}, "are both 'prompt'"),
         ({"arm": "oracle", "model": "m", "dataset": "d"}, "only the embedded"),
     ],
 )
@@ -41,3 +45,6 @@ def test_each_mistake_is_one_sentence_with_the_way_out(fields, message):
 def test_a_field_of_another_version_is_named():
     with pytest.raises(StateError, match="temperature"):
         TrainConfig.from_dict({"temperature": 1.0})
+    for damaged in ([1], None, {"steps": None}, {"steps": "x"}):
+        with pytest.raises((StateError, InvalidInputError)):
+            TrainConfig.from_dict(damaged)

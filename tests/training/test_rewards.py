@@ -20,6 +20,7 @@ def user_module(tmp_path, monkeypatch):
         "def words(completions, **columns):\n    return ['good' for _ in completions]\n"
         "def broken(completions, **columns):\n    return 1 / 0\n"
         "def unscorable(completions, **columns):\n    return [None for _ in completions]\n"
+        "def infinite(completions, **columns):\n    return [float('inf'), 1.0]\n"
         "number = 3\n"
     )
     (tmp_path / "bad_syntax.py").write_text("def (:\n")
@@ -52,6 +53,7 @@ def test_reward_that_cannot_be_found(user_module, name, message):
         ("my_rewards:short", "returned 1 values for 2 completions"),
         ("my_rewards:words", "no number"),
         ("my_rewards:broken", "ZeroDivisionError"),
+        ("my_rewards:infinite", "returned inf, but a reward must be finite"),
     ],
 )
 def test_reward_that_misbehaves(user_module, name, message):

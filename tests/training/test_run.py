@@ -14,7 +14,7 @@ import pytest
 from apportion.embedded.model import checkpoint_path
 from apportion.embedded.pools import pool
 from apportion.errors import InvalidInputError, RunFolderError
-from apportion.run_log import read_groups, read_lines
+from apportion.run_log import lock_folder, read_groups, read_lines
 from apportion.training import compare
 from apportion.training.config import TrainConfig
 from apportion.training.run import last_checkpoint, run, start_of
@@ -108,6 +108,33 @@ def test_a_torn_checkpoint_is_passed_over(whole, tmp_path):
     assert logged(folder) == logged(whole[0])
 
 
+def test_a_refused_resume_leaves_the_other_writer_alone(whole, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(whole[0], folder)
+    shutil.rmtree(folder / "checkpoints")
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    with lock_folder(folder), pytest.raises(RunFolderError, match="another process"):
+        run(SMALL, folder, resume=True)
+    assert before == {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def test_a_resume_that_fails_can_be_resumed(whole, tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    shutil.copytree(whole[0], folder)
+    shutil.rmtree(folder / "checkpoints")
+
+    def fail(*_, **__):
+        raise InvalidInputError("no model today")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("apportion.training.run._load_model", fail)
+        with pytest.raises(InvalidInputError, match="no model today"):
+            run(SMALL, folder, resume=True)
+    assert start_of(folder) == SMALL
+    assert run(SMALL, folder, resume=True)["success"] == whole[1]["success"]
+    assert logged(folder) == logged(whole[0])
+
+
 def test_the_uniform_arm_only_watches(tmp_path):
     config = replace(SMALL.with_arm("uniform", 1), steps=3)
     summary = run(config, tmp_path)
@@ -187,9 +214,43 @@ def test_a_failing_reward_loses_no_finished_step(own, tmp_path, monkeypatch):
     assert summary["num_rollouts"] == 8 * 4 * 4
 
 
-def test_a_model_that_is_nowhere(own, tmp_path):
+def test_a_model_that_is_nowhere_leaves_no_folder(own, tmp_path):
     with pytest.raises(InvalidInputError, match="cannot be loaded"):
         run(replace(own, model=str(tmp_path / "none")), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_chat_prompts_need_a_chat_template(own, tmp_path):
+    rows = [{"prompt": [{"role": "user", "content": f"{i}+1="}], "answer": "1"} for i in range(9)]
+    (tmp_path / "data.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(InvalidInputError, match="no chat template"):
+        run(own, tmp_path / "run")
+
+
+def test_rewards_of_another_range(own, tmp_path, monkeypatch):
+    (tmp_path / "signed_reward.py").write_text(
+        "def reward(completions, answer, **_):\n"
+        "    return [2.0 * (c == a) - 1.0 for c, a in zip(completions, answer)]\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    config = replace(own, reward="signed_reward:reward", reward_low=-1.0, held_out=0)
+    summary = run(config, tmp_path / "run")
+    assert 0.0 <= summary["forecast_error"]["forecast"] <= 1.0
+    forecasts = read_groups(tmp_path / "run")["forecast_mean"]
+    assert forecasts.min() > 0.0
+    assert read_groups(tmp_path / "run")["reward_sum"].min() < 0.0
+
+
+def test_a_reward_that_scores_nothing_leaves_nothing_to_judge(own, tmp_path, monkeypatch):
+    (tmp_path / "empty_reward.py").write_text(
+        "def reward(completions, **_):\n    return [None] * len(completions)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    config = replace(own, reward="empty_reward:reward", held_out=0, steps=2)
+    summary = run(config, tmp_path / "run")
+    assert summary["forecast_error"] == {"forecast": None, "moving_average": None, "ridge": None}
+    assert summary["share_with_signal"] == 0.0
+    json.dumps(summary, allow_nan=False)
 
 
 @pytest.mark.slow
@@ -233,6 +294,32 @@ def test_an_interrupt_stops_after_the_step_with_a_checkpoint(tmp_path):
     assert f"apportion train --resume --out {out}" in error
     assert "Traceback" not in error
     assert last_checkpoint(out) is not None
+
+
+@pytest.mark.slow
+def test_workers_die_with_a_killed_comparison(tmp_path):
+    options = ["--compare", "uniform,adaptive", "--seeds", "1", "--processes", "1"]
+    options += ["--steps", "200", "--prompts-per-step", "4", "--save-every", "1000"]
+    out = tmp_path / "run"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "apportion", "train", *options, "--out", str(out)],
+        stderr=subprocess.DEVNULL,
+    )
+    steps = out / "uniform-seed0" / "steps.jsonl"
+    while not steps.exists() or steps.read_text().count("\n") < 2:
+        assert process.poll() is None
+        time.sleep(0.2)
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            lock_folder(steps.parent).close()
+            break
+        except RunFolderError:
+            time.sleep(0.5)
+    lock_folder(steps.parent).close()
+    assert not (out / "adaptive-seed0").exists()
 
 
 @pytest.mark.slow

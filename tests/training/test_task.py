@@ -5,7 +5,7 @@ import pytest
 from apportion.errors import InvalidInputError
 from apportion.prompt_key import prompt_key
 from apportion.training.config import TrainConfig
-from apportion.training.task import ID_COLUMN, load_task, read_prior
+from apportion.training.task import ID_COLUMN, PRIOR_COUNT, PRIOR_MEAN, load_task, read_prior
 
 
 def own(path, **fields):
@@ -54,9 +54,26 @@ def test_other_columns_and_chat_prompts(tmp_path):
     assert task.reward(completions=chat, gold=[0]) == [1.0]
 
 
-def test_repeated_prompts_count_once(tmp_path):
-    path = write_jsonl(tmp_path / "a.jsonl", ROWS + ROWS)
-    assert len(load_task(own(path, held_out=0)).rows) == 20
+def test_repeated_prompts_count_once_and_are_told_of(tmp_path):
+    other = [{**ROWS[0], "answer": "else"}]
+    path = write_jsonl(tmp_path / "a.jsonl", ROWS + ROWS + other)
+    task = load_task(own(path, held_out=0))
+    assert len(task.rows) == 20
+    assert task.notes == (
+        "21 of 41 rows repeat a prompt and were left out, 1 of them with another answer than the "
+        "row that was kept.",
+    )
+    assert load_task(own(write_jsonl(tmp_path / "b.jsonl", ROWS))).notes == ()
+
+
+def test_columns_of_the_data_do_not_meet_ours(tmp_path):
+    rows = [{**row, "prior_mean": "x", "prompt_id": 1} for row in ROWS]
+    task = load_task(own(write_jsonl(tmp_path / "a.jsonl", rows), held_out=0))
+    assert task.rows[0]["prior_mean"] == "x"
+    rows = [{**row, "question": "?"} for row in ROWS]
+    path = write_jsonl(tmp_path / "b.jsonl", rows)
+    with pytest.raises(InvalidInputError, match="column 'prompt'"):
+        load_task(own(path, prompt_column="question"))
 
 
 @pytest.mark.parametrize(
@@ -67,6 +84,8 @@ def test_repeated_prompts_count_once(tmp_path):
         ("a.jsonl", '{"question": "x", "answer": "1"}\n', "no column 'prompt'; it has 'question'"),
         ("a.jsonl", '{"prompt": "", "answer": "1"}\n', "Row 0"),
         ("a.jsonl", '{"prompt": 3, "answer": "1"}\n', "text or a list"),
+        ("a.jsonl", '{"prompt": ["x"], "answer": "1"}\n', "text or a list"),
+        ("a.jsonl", '{"prompt": "x", "answer": "1", "completions": 2}\n', "column 'completions'"),
         ("a.jsonl", "{nonsense\n", "cannot be loaded"),
         ("a.txt", "x", "ends in '.txt'"),
     ],
@@ -91,7 +110,7 @@ def test_prior_reaches_the_rows(tmp_path):
     path = write_jsonl(tmp_path / "a.jsonl", ROWS)
     (tmp_path / "prior.csv").write_text("prompt,success,num_rollouts\n0+1=,0.25,16\n3+1=,1,16\n")
     task = load_task(own(path, held_out=0, prior=str(tmp_path / "prior.csv")))
-    found = {row["prompt"]: (row["prior_mean"], row["prior_count"]) for row in task.rows}
+    found = {row["prompt"]: (row[PRIOR_MEAN], row[PRIOR_COUNT]) for row in task.rows}
     assert found["0+1="] == (0.25, 16.0)
     assert found["1+1="] == (0.5, 0.0)
 
@@ -101,6 +120,9 @@ def test_prior_reaches_the_rows(tmp_path):
     [
         ("p.csv", "prompt,success\nx,1.5\n", "Row 0"),
         ("p.csv", "prompt,rate\nx,1\n", "no column 'success'"),
+        ("p.csv", "prompt,success,num_rollouts\nx,1,\n", "num_rollouts None"),
+        ("p.csv", "prompt,success,num_rollouts\nx,1,many\n", "num_rollouts 'many'"),
+        ("p.csv", "prompt,success,num_rollouts\nx,1,-4\n", "at least 0"),
         ("p.jsonl", "{", "cannot be read"),
         ("p.txt", "", "must end in"),
         ("none.csv", None, "cannot be read"),

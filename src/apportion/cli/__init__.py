@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import io
+import os
 import sys
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from apportion.cli.allocate import allocate_command
 from apportion.cli.embedded import embedded_app
 from apportion.cli.train import train_command
 from apportion.errors import ApportionError
 
+
+class _Commands(TyperGroup):
+    """The group of all commands; typer itself would end a stopped one without a word."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; say so if it is stopped."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            print("apportion: stopped.", file=sys.stderr)
+            raise typer.Exit(130) from None
+
+
 app = typer.Typer(
+    cls=_Commands,
     name="apportion",
     help="Where should my rollouts go? Rollout allocation for RL with verifiable rewards.",
     no_args_is_help=True,
@@ -25,14 +45,33 @@ app.add_typer(embedded_app, name="embedded")
 
 def main() -> None:
     """Run a command; turn mistakes into a sentence on standard error and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # whatever a terminal cannot show is escaped
+            stream.reconfigure(errors="backslashreplace")
     try:
-        app()
+        try:
+            app()
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except ApportionError as error:
         print(f"apportion: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("apportion: stopped.", file=sys.stderr)
-        sys.exit(130)
     except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
-        sys.stderr.close()
-        sys.exit(0)
+        _drop_output()
+        sys.exit(1)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        _drop_output()
+        print(
+            f"apportion: The output cannot be written: {error.strerror}. Free space.",
+            file=sys.stderr,
+        )
+        sys.exit(2)
+
+
+def _drop_output() -> None:
+    """Let what is still buffered go nowhere, or Python would complain about it at exit."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

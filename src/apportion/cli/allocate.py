@@ -105,7 +105,7 @@ def read_columns(text: str) -> dict[str, list[Any]]:
     r"""Return the columns of JSON, CSV with a header, or one number a line.
 
     >>> read_columns("0.1\n0.5")
-    {'success': ['0.1', '0.5']}
+    {'success': [0.1, 0.5]}
     """
     text = text.strip()
     if not text:
@@ -117,16 +117,32 @@ def read_columns(text: str) -> dict[str, list[Any]]:
 
 def _json_columns(text: str) -> dict[str, list[Any]]:
     try:
-        content = json.loads(text)
+        content = json.loads(text, object_pairs_hook=_without_repeats)
+    except InvalidInputError:
+        raise
     except (ValueError, RecursionError) as error:
         raise InvalidInputError(f"The input is not valid JSON: {error}.") from error
     if isinstance(content, list):
-        return {"success": content}
+        content = {"success": content}
     columns = _named(list(content), list(content.values()))
     for name, values in columns.items():
         if not isinstance(values, list):
             raise InvalidInputError(f"{name} must be a list with one value a prompt.")
+        for at, value in enumerate(values):
+            if name != "id" and isinstance(value, bool | str):
+                raise _no_number(name, at, value)
     return columns
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise InvalidInputError(f"The input gives {name[:40]!r} twice. Keep one.")
+            seen.add(name)
+    return content
 
 
 def _csv_columns(text: str) -> dict[str, list[Any]]:
@@ -142,7 +158,15 @@ def _csv_columns(text: str) -> dict[str, list[Any]]:
             raise InvalidInputError(
                 f"Row {line} has {len(row)} values, but the header has {len(header)}."
             )
-    return _named(header, [[row[at] for row in rows[1:]] for at in range(len(header))])
+    columns = _named(header, [[row[at] for row in rows[1:]] for at in range(len(header))])
+    for name, values in columns.items():
+        if name == "id":
+            continue
+        for at, value in enumerate(values):
+            if not _is_number(value):
+                raise _no_number(name, at, value)
+        columns[name] = [float(value) for value in values]
+    return columns
 
 
 def _named(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
@@ -159,6 +183,12 @@ def _named(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
     return columns
 
 
+def _no_number(name: str, at: int, value: object) -> InvalidInputError:
+    shown = json.dumps(value)
+    shown = shown if len(shown) <= 40 else f"{shown[:40]}..."
+    return InvalidInputError(f"{name} must be numbers, but {name}[{at}] is {shown}.")
+
+
 def _is_number(text: str) -> bool:
     try:
         float(text)
@@ -169,9 +199,12 @@ def _is_number(text: str) -> bool:
 
 def _read(file: Path | None) -> str:
     if file is None or str(file) == "-":
-        if sys.stdin.isatty():
+        if sys.stdin is None or sys.stdin.isatty():  # None: it was closed
             raise InvalidInputError(f"No input. Name a file or pipe numbers in: {_EXAMPLE}")
-        name, content = "Standard input", sys.stdin.buffer.read()
+        try:
+            name, content = "Standard input", sys.stdin.buffer.read()
+        except OSError as error:
+            raise InvalidInputError(f"Standard input cannot be read: {error.strerror}.") from error
     else:
         try:
             name, content = str(file), file.read_bytes()

@@ -28,7 +28,7 @@ def build_command(
         typer.Option(help="Folder of an earlier clean stage; only the noisy stage is run."),
     ] = None,
 ) -> None:
-    """Rebuild checkpoint and pools from nothing: some 12 minutes on one core."""
+    """Rebuild checkpoint and pools from nothing: some 14 minutes on one core."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: more threads are slower here
     if out.exists() and any(out.iterdir()):
         raise RunFolderError(f"{out} is not empty. Choose another folder.")

@@ -31,7 +31,7 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
                 *(f"{before[name]:.3f} -> {after[name]:.3f}" for name in _at_k(after)),
             )
         console.print(table)
-    for line in _lines(summary):
+    for line in (*_lines(summary), *summary["notes"]):
         console.print(line, highlight=False)
     console.print(f"run folder  {folder}", highlight=False)
 
@@ -80,15 +80,15 @@ def _print_mechanism(console: Console, result: dict[str, Any]) -> None:
             arm,
             f"{entry['share_with_signal']:.1%}",
             f"{variance['against_uniform']:.3f}" if variance else "",
-            f"{entry['forecast_error']['forecast']:.3f}",
+            _number(entry["forecast_error"]["forecast"]),
             f"{entry['allocation_share']:.2%}",
             f"{entry['num_uniform_steps']:.0f}",
         )
     console.print(table)
     error = next(iter(result["arms"].values()))["forecast_error"]
     console.print(
-        f"forecast error of a moving average {error['moving_average']:.3f}, "
-        f"of ridge regression {error['ridge']:.3f} (mean absolute, against the exact success)",
+        f"forecast error of a moving average {_number(error['moving_average'])}, of ridge "
+        f"regression {_number(error['ridge'])} (mean absolute, {_judged_by(result)})",
         highlight=False,
     )
 
@@ -107,10 +107,11 @@ def _lines(summary: dict[str, Any]) -> list[str]:
             f"(oracle {variance['oracle_against_uniform']:.3f})"
         )
     against = "the exact success" if variance else "the observed means, noise included"
-    lines.append(
-        f"forecast    mean error {error['forecast']:.3f} against {against} "
-        f"(moving average {error['moving_average']:.3f}, ridge {error['ridge']:.3f})"
-    )
+    if error["forecast"] is not None:
+        lines.append(
+            f"forecast    mean error {error['forecast']:.3f} against {against} "
+            f"(moving average {error['moving_average']:.3f}, ridge {error['ridge']:.3f})"
+        )
     lines.append(
         f"time        {seconds['steps']:.0f} s in steps, {seconds['allocation_share']:.2%} of it "
         "in allocation"
@@ -119,6 +120,15 @@ def _lines(summary: dict[str, Any]) -> list[str]:
     if even:
         lines.append(f"even split  in {even} steps, while the forecast had no skill to go by")
     return lines
+
+
+def _judged_by(result: dict[str, Any]) -> str:
+    known = all("gradient_variance" in entry for entry in result["arms"].values())
+    return "against the exact success" if known else "against the observed means, noise included"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
 
 
 def _at_k(values: dict[str, Any]) -> list[str]:

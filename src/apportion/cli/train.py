@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+from contextlib import redirect_stdout
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -46,6 +48,12 @@ def train_command(
             rich_help_panel=_YOURS,
         ),
     ] = _DEFAULTS.reward,
+    reward_low: Annotated[
+        float, typer.Option(help="Lowest possible reward.", rich_help_panel=_YOURS)
+    ] = _DEFAULTS.reward_low,
+    reward_high: Annotated[
+        float, typer.Option(help="Highest possible reward.", rich_help_panel=_YOURS)
+    ] = _DEFAULTS.reward_high,
     prompt_column: Annotated[
         str, typer.Option(help="Column of the prompts.", rich_help_panel=_YOURS)
     ] = _DEFAULTS.prompt_column,
@@ -158,7 +166,9 @@ def train_command(
     resume: Annotated[
         bool,
         typer.Option(
-            "--resume", help="Go on with the run in --out, as it was started.", rich_help_panel=_RUN
+            "--resume",
+            help="Go on with the run in --out, as it was started; other options are not read.",
+            rich_help_panel=_RUN,
         ),
     ] = False,
     as_json: Annotated[
@@ -183,12 +193,15 @@ def train_command(
         return
     is_own = model is not None or dataset is not None
     rate = OWN_LEARNING_RATE if is_own else EMBEDDED_LEARNING_RATE
+    own_tokens = _OWN_MAX_TOKENS if is_own else _DEFAULTS.max_tokens
     config = TrainConfig(
         arm=arm,
         model=model,
         dataset=dataset,
         pool=pool,
         reward=reward,
+        reward_low=reward_low,
+        reward_high=reward_high,
         prompt_column=prompt_column,
         answer_column=answer_column,
         prior=prior,
@@ -201,14 +214,15 @@ def train_command(
         learning_rate=rate if learning_rate is None else learning_rate,
         kl=kl,
         entropy=entropy,
-        max_tokens=max_tokens or (_OWN_MAX_TOKENS if is_own else _DEFAULTS.max_tokens),
+        max_tokens=own_tokens if max_tokens is None else max_tokens,
         num_evaluations=evaluations,
         held_out=held_out,
         save_every=save_every,
         seed=seed,
     )
-    if micro_batch is not None or is_own:
-        config = replace(config, micro_batch=micro_batch or _fitting_micro_batch(config))
+    if micro_batch is None and is_own:
+        micro_batch = _fitting_micro_batch(config)
+    config = replace(config, micro_batch=micro_batch)
     folder = out or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
     if compare is None:
         _train(config, folder, as_json)
@@ -227,7 +241,8 @@ def _train(config: TrainConfig | None, folder: Path, as_json: bool) -> None:
     resume = config is None
     begun = start_of(folder) if config is None else config
     try:
-        with run_display(begun, folder, quiet=as_json) as on_step:
+        # What a reward function prints must not mix with the summary on standard output.
+        with run_display(begun, folder, quiet=as_json) as on_step, redirect_stdout(sys.stderr):
             summary = run(begun, folder, resume=resume, on_step=on_step)
     except (Exception, KeyboardInterrupt) as error:
         if not isinstance(error, RunFolderError) and last_checkpoint(folder) is not None:
@@ -251,7 +266,7 @@ def _compare(
     from apportion.cli.tables import print_comparison
 
     jobs = comparing.jobs_of(config, arms, seeds, folder)
-    workers = processes or (os.cpu_count() or 1)
+    workers = (os.cpu_count() or 1) if processes is None else processes
     try:
         with comparison_display(jobs, quiet=as_json) as on_poll:
             failures = comparing.run_all(jobs, num_processes=workers, on_poll=on_poll)

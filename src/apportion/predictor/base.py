@@ -36,9 +36,17 @@ class Predictor(Protocol):
         ...
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return everything learned, as arrays by name; constructor arguments are not part."""
+        """Return everything learned, as arrays by name; constructor arguments are not part.
+
+        An array with one row a prompt bears a name that ends in its axes, Q first (``mean_Q``,
+        ``feature_QD``): the allocator checks its length against the prompts that it knows.
+        """
         ...
 
     def load_state_dict(self, state: dict[str, NDArray[Any]]) -> None:
-        """Restore what `state_dict` returned, bit for bit; `StateError` if it does not fit."""
+        """Restore what `state_dict` returned, bit for bit.
+
+        Raises:
+            StateError: it does not fit; nothing has changed then.
+        """
         ...

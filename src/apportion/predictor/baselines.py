@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -74,8 +75,8 @@ class MovingAverage:
         """Restore what `state_dict` returned; raise `StateError` if it does not fit."""
         check_names(state, self.state_dict())
         step_W = saved(state, "step_W", dtype=np.int64)
-        rate_sum_W = saved(state, "rate_sum_W", size=len(step_W))
-        self._num_groups_W = saved(state, "num_groups_W", size=len(step_W))
+        rate_sum_W = saved(state, "rate_sum_W", size=len(step_W), at_least=0.0)
+        self._num_groups_W = saved(state, "num_groups_W", size=len(step_W), at_least=0.0)
         self._step_W, self._rate_sum_W = step_W, rate_sum_W
 
 
@@ -154,8 +155,9 @@ class Ridge:
         check_names(state, self.state_dict())
         feature = FeatureTable()
         feature.load_state_dict(state)
-        row_W = saved(state, "row_W", dtype=np.int64)
-        self._rate_W = saved(state, "rate_W", size=len(row_W))
+        last = len(feature) - 1
+        row_W = saved(state, "row_W", dtype=np.int64, at_least=0, at_most=last)
+        self._rate_W = saved(state, "rate_W", size=len(row_W), at_least=0.0, at_most=1.0)
         self._row_W, self._feature = row_W, feature
 
 
@@ -199,7 +201,10 @@ class Oracle:
     def load_state_dict(self, state: State) -> None:
         """Restore what `state_dict` returned; raise `StateError` if it does not fit."""
         check_names(state, ["code_QC"])
-        self._id_Q = _strings(saved(state, "code_QC", dtype=np.int64, num_axes=2))
+        code_QC = saved(
+            state, "code_QC", dtype=np.int64, num_axes=2, at_least=0, at_most=sys.maxunicode
+        )
+        self._id_Q = _strings(code_QC)
 
 
 def _code_points(id_Q: StrArray) -> IntArray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from apportion.errors import StateError
 from apportion.predictor.rows import Column, State, check_names, saved, within
 from apportion.types import Forecast, Outcomes, Prompts
 from apportion.validate import FloatArray, IntArray
@@ -95,9 +96,20 @@ class Beta:
         check_names(state, columns)
         size = len(np.atleast_1d(state["last_Q"]))
         arrays = {
-            name: saved(state, name, size=size, dtype=np.int64 if name == "last_Q" else np.float64)
+            name: saved(
+                state,
+                name,
+                size=size,
+                dtype=np.int64 if name == "last_Q" else np.float64,
+                at_least=0,
+            )
             for name in columns
         }
+        if (arrays["prior_success_Q"] + arrays["prior_failure_Q"] <= 0.0).any():
+            raise StateError(
+                "The saved prior_success_Q and prior_failure_Q are both 0 for a prompt, but must "
+                "sum to more. Start without the state."
+            )
         for name, column in columns.items():
             column.replace(arrays[name])
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from apportion.errors import StateError
 from apportion.predictor.rows import State, saved
 from apportion.validate import FloatArray
 
@@ -26,6 +27,10 @@ BANDWIDTH_SHARE = 0.3
 """Bandwidth h as a share of the median distance: near the best on text features of any width."""
 _MAX_MEDIAN_ROWS = 1_000
 _RELATIVE_RANK = 1e-6
+_ROUNDING = 1e-7
+"""A distance below this share of the largest one from the centre counts as none."""
+_LEAST_DISTANCE = 1e-100
+"""A median below it counts as none, so that its square stays above the smallest float."""
 
 
 class KernelFeatures:
@@ -56,7 +61,7 @@ class KernelFeatures:
             return cls(np.zeros((0, feature_QD.shape[1])), np.zeros((0, 0)), 1.0)
         bandwidth = BANDWIDTH_SHARE * median_distance(known_QD)
         anchor_AD = np.unique(known_QD[evenly(len(known_QD), NUM_ANCHORS)], axis=0)
-        value_A, vector_AA = np.linalg.eigh(_kernel(anchor_AD, anchor_AD, bandwidth))
+        value_A, vector_AA = np.linalg.eigh(gaussian_kernel(anchor_AD, anchor_AD, bandwidth))
         num_kept = int(np.sum(value_A[-NUM_FEATURES:] > _RELATIVE_RANK * value_A[-1]))
         leading = slice(len(value_A) - num_kept, None)
         vector_AM = vector_AA[:, leading]
@@ -65,6 +70,11 @@ class KernelFeatures:
             vector_AM[np.abs(vector_AM).argmax(axis=0), np.arange(num_kept)]
         )
         return cls(anchor_AD, vector_AM / np.sqrt(value_A[leading]), bandwidth)
+
+    @property
+    def num_inputs(self) -> int:
+        """D."""
+        return int(self._anchor_AD.shape[1])
 
     @property
     def num_features(self) -> int:
@@ -76,7 +86,8 @@ class KernelFeatures:
         missing_B = np.asarray(np.isnan(feature_BD).any(axis=1))
         if missing_B.any():
             feature_BD = np.where(missing_B[:, None], 0.0, feature_BD)
-        phi_BM: FloatArray = _kernel(feature_BD, self._anchor_AD, self.bandwidth) @ self._map_AM
+        kernel_BA = gaussian_kernel(feature_BD, self._anchor_AD, self.bandwidth)
+        phi_BM: FloatArray = kernel_BA @ self._map_AM
         phi_BM[missing_B] = 0.0
         return phi_BM
 
@@ -93,15 +104,22 @@ class KernelFeatures:
         """Restore what `state_dict` returned; raise `StateError` if it does not fit."""
         anchor_AD = saved(state, "anchor_AD", num_axes=2)
         map_AM = saved(state, "anchor_map_AM", size=len(anchor_AD), num_axes=2)
-        return cls(anchor_AD, map_AM, float(saved(state, "bandwidth", size=1)[0]))
+        return cls(anchor_AD, map_AM, saved_bandwidth(state))
 
 
 def squared_distance(left_AD: FloatArray, right_BD: FloatArray) -> FloatArray:
-    """Return ``|x_a - y_b|^2``, (A, B).
+    """Return ``|x_a - y_b|^2``, (A, B), as ``|x|^2 - 2xy + |y|^2`` about the mean of the right.
+
+    Without a common centre the squares of features far from 0 would cancel digits away.
 
     >>> squared_distance(np.array([[0.0]]), np.array([[3.0], [4.0]]))
     array([[ 9., 16.]])
     """
+    if len(right_BD):
+        center_D = right_BD.mean(axis=0)
+        same = left_AD is right_BD
+        right_BD = right_BD - center_D
+        left_AD = right_BD if same else left_AD - center_D
     squared_AB = -2.0 * (left_AD @ right_BD.T)
     squared_AB += (left_AD**2).sum(axis=1)[:, None]
     squared_AB += (right_BD**2).sum(axis=1)
@@ -109,7 +127,7 @@ def squared_distance(left_AD: FloatArray, right_BD: FloatArray) -> FloatArray:
 
 
 def median_distance(feature_QD: FloatArray) -> float:
-    """Return the median distance of pairs; 1 if there is no pair of different rows.
+    """Return the median distance of pairs; 1 if rows do not differ, or by less than 1e-100.
 
     Source: the median heuristic of VIP, Nguyen et al., ICLR 2026, Sec. 5.1.
 
@@ -121,9 +139,13 @@ def median_distance(feature_QD: FloatArray) -> float:
     distance_P = np.sqrt(squared_AA[np.triu_indices(len(row_AD), k=1)])
     if distance_P.size == 0:
         return 1.0
+    # Equal rows come out a rounding error apart, which is no scale.
+    reach_A = np.sqrt(((row_AD - row_AD.mean(axis=0)) ** 2).sum(axis=1))
+    distance_P[distance_P <= _ROUNDING * reach_A.max()] = 0.0
     median = float(np.median(distance_P))
     # More than half of the pairs may be duplicates: then the others tell the scale.
-    return median if median > 0.0 else float(distance_P.mean()) or 1.0
+    scale = median if median > 0.0 else float(distance_P.mean())
+    return scale if scale >= _LEAST_DISTANCE else 1.0
 
 
 def evenly(size: int, most: int) -> NDArray[np.int64]:
@@ -135,7 +157,21 @@ def evenly(size: int, most: int) -> NDArray[np.int64]:
     return np.linspace(0, size - 1, min(size, most)).astype(np.int64)
 
 
-def _kernel(left_AD: FloatArray, right_BD: FloatArray, bandwidth: float) -> FloatArray:
+def saved_bandwidth(state: Mapping[str, NDArray[Any]], *, unset: bool = False) -> float:
+    """Return the saved bandwidth, above 0 (or 0 where `unset` is legal), or raise `StateError`."""
+    bandwidth = float(saved(state, "bandwidth", size=1)[0])
+    if (unset and bandwidth == 0.0) or BANDWIDTH_SHARE * _LEAST_DISTANCE <= bandwidth < 1e150:
+        return bandwidth
+    raise StateError(f"The saved bandwidth is {bandwidth:g}, but must be above 0. Start afresh.")
+
+
+def gaussian_kernel(left_AD: FloatArray, right_BD: FloatArray, bandwidth: float) -> FloatArray:
+    """Return ``exp(-|x_a - y_b|^2 / (2 h^2))``, (A, B).
+
+    >>> gaussian_kernel(np.array([[0.0]]), np.array([[0.0], [1.0]]), 1.0).round(3)
+    array([[1.   , 0.607]])
+    """
     squared_AB = squared_distance(left_AD, right_BD)
-    squared_AB *= -0.5 / bandwidth**2
+    with np.errstate(over="ignore"):  # far beyond the bandwidth the kernel is 0
+        squared_AB *= -0.5 / bandwidth**2
     return np.exp(squared_AB, out=squared_AB)

@@ -35,6 +35,8 @@ from apportion.validate import FloatArray, IntArray
 _CHUNK = 8192
 _EDGE = 1e-12
 _REBUILD_EVERY = 4096
+_DRIFT = 1e-6
+"""Float noise of the saved gram matrix, relative to its largest eigenvalue."""
 
 
 class _Weights(NamedTuple):
@@ -188,11 +190,17 @@ class GaussianProcess:
         feature.load_state_dict(state)
         kernel = KernelFeatures.of_state(state)
         size, width = len(feature), 1 + kernel.num_features
-        tau_Q, nu_Q = saved(state, "tau_Q", size=size), saved(state, "nu_Q", size=size)
-        last_Q = saved(state, "last_Q", size=size, dtype=np.int64)
-        gram_MM = saved(state, "gram_MM", size=width, num_axes=2)
+        if kernel.num_inputs != feature.num_features:
+            raise StateError(
+                f"The saved anchor_AD has {kernel.num_inputs} features, but feature_QD has "
+                f"{feature.num_features}. Start without the state."
+            )
+        clock, num_updates = saved(state, "clock", size=2, dtype=np.int64, at_least=0).tolist()
+        tau_Q = saved(state, "tau_Q", size=size, at_least=0.0)
+        nu_Q = saved(state, "nu_Q", size=size)
+        last_Q = saved(state, "last_Q", size=size, dtype=np.int64, at_least=0, at_most=clock)
+        gram_MM = _saved_gram(state, width)
         shift_M = saved(state, "shift_M", size=width)
-        clock, num_updates = saved(state, "clock", size=2, dtype=np.int64).tolist()
         self._feature, self._kernel = feature, kernel
         self._gram_MM, self._shift_M = gram_MM, shift_M
         self._tau.replace(tau_Q)
@@ -281,3 +289,17 @@ class GaussianProcess:
             gram_MM += (phi_BM * (fade_B * omega_B)[:, None]).T @ phi_BM
             shift_M += phi_BM.T @ (fade_B * eta_B)
         self._gram_MM, self._shift_M = gram_MM, shift_M
+
+
+def _saved_gram(state: State, width: int) -> FloatArray:
+    """Return the saved matrix of the weights; it must be a sum of squares, up to float noise."""
+    gram_MM: FloatArray = saved(state, "gram_MM", size=width, num_axes=2)
+    if gram_MM.shape[1] == width:
+        slack = _DRIFT * max(1.0, float(np.abs(gram_MM).max()))
+        symmetric = bool((np.abs(gram_MM - gram_MM.T) <= slack).all())
+        if symmetric and np.linalg.eigvalsh(gram_MM).min() >= -slack * width:
+            return gram_MM
+    raise StateError(
+        f"The saved gram_MM of shape {gram_MM.shape} must be symmetric, {width} wide and without "
+        "negative eigenvalues. Start without the state."
+    )

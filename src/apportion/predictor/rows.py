@@ -100,9 +100,17 @@ class FeatureTable:
         """Return the table."""
         return {"feature_QD": self.values.copy()}
 
-    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Restore what `state_dict` returned."""
-        feature_QD = saved(state, "feature_QD", num_axes=2)
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]], *, complete: bool = False) -> None:
+        """Restore what `state_dict` returned; rows of NaN are legal unless it is `complete`."""
+        feature_QD = saved(state, "feature_QD", num_axes=2, finite=False)
+        bad_Q = ~np.isfinite(feature_QD).all(axis=1)
+        if not complete:
+            bad_Q &= ~np.isnan(feature_QD).all(axis=1)
+        if bad_Q.any():
+            raise StateError(
+                f"The saved feature_QD holds {feature_QD[bad_Q][0]} in row {int(bad_Q.argmax())}, "
+                "but must be finite. Start without the state."
+            )
         self._row = Column(np.float64, feature_QD.shape[1])
         self._row.replace(feature_QD)
 
@@ -121,7 +129,7 @@ def within(
     >>> within("decay", 0.5, above=0.0, at_most=1.0)
     0.5
     """
-    number = float(validate.vector(name, [value])[0])
+    number = validate.number(name, value)
     limits = [
         (f"above {above:g}", np.isinf(above) or number > above),
         (f"at least {at_least:g}", number >= at_least),
@@ -152,8 +160,15 @@ def saved(
     size: int | None = None,
     dtype: type[np.generic] = np.float64,
     num_axes: int = 1,
+    finite: bool = True,
+    at_least: float = -np.inf,
+    at_most: float = np.inf,
 ) -> NDArray[Any]:
-    """Return a copy of one saved array; raise `StateError` if its kind or length is wrong."""
+    """Return a copy of one saved array.
+
+    Raises:
+        StateError: its kind or length is wrong, or a value is not finite or beyond a limit.
+    """
     array = np.array(state[name])
     if array.dtype != dtype or array.ndim != num_axes or (size is not None and len(array) != size):
         raise StateError(
@@ -161,4 +176,11 @@ def saved(
             f"{np.dtype(dtype)}, {num_axes} axes"
             + ("." if size is None else f" and length {size}.")
         )
+    if finite:
+        bad = ~np.isfinite(array) | (array < at_least) | (array > at_most)
+        if bad.any():
+            raise StateError(
+                f"The saved {name} holds {array[bad][0]}, but must be finite and within "
+                f"[{at_least:g}, {at_most:g}]. Start without the state."
+            )
     return array

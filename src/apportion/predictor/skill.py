@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apportion.errors import StateError
+from apportion.predictor.rows import check_names, saved
 from apportion.validate import FloatArray
 
 _MIN_PROBABILITY = 1e-6
@@ -59,11 +60,15 @@ class SkillMonitor:
         return {"sums": np.array([self._gain, self._rollouts, self._success, self._count])}
 
     def load_state_dict(self, state: dict[str, NDArray[np.float64]]) -> None:
-        """Restore what `state_dict` returned."""
-        sums = state.get("sums")
-        if sums is None or sums.shape != (4,):
-            raise StateError("The saved skill window is missing or damaged; start a fresh state.")
-        self._gain, self._rollouts, self._success, self._count = map(float, sums)
+        """Restore what `state_dict` returned; raise `StateError` if it does not fit."""
+        check_names(state, ["sums"])
+        gain, rollouts, success, count = map(float, saved(state, "sums", size=4))
+        if rollouts < 0.0 or success < 0.0 or count <= 0.0:
+            raise StateError(
+                f"The saved skill window has rollouts {rollouts:g}, success {success:g} and count "
+                f"{count:g}, but none may be negative. Start without the state."
+            )
+        self._gain, self._rollouts, self._success, self._count = gain, rollouts, success, count
 
 
 def _log_score(mean_B: FloatArray, reward_sum_B: FloatArray, num_B: FloatArray) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from apportion.errors import InvalidInputError
-from apportion.predictor.features import median_distance, squared_distance
+from apportion.predictor.features import gaussian_kernel, median_distance, saved_bandwidth
 from apportion.predictor.moments import sigmoid
 from apportion.predictor.rows import Column, FeatureTable, State, check_names, saved, within
 from apportion.types import Forecast, Outcomes, Prompts
@@ -29,7 +29,8 @@ class VIP:
     What the paper leaves open: eps and the jitter 1e-4 are those of the authors' code; h is the
     median over the pairs of at most 1,000 evenly spaced rows, fixed at the first update; rows added
     later start from m = 0 and learn from then on. Distances are never stored: a step factors
-    one B x B matrix and multiplies one Q x B matrix. Latents are cut at 1e6 to stay finite where
+    one B x B matrix and multiplies one Q x B matrix. The jitter is raised tenfold until that matrix
+    can be factored. Latents are cut at 1e6 to stay finite where
     the recursion diverges, which near-duplicate prompts can bring about.
 
     Args:
@@ -77,16 +78,13 @@ class VIP:
         rate_B = np.clip(outcomes.reward_sum_B / outcomes.num_rollouts_B, self.eps, 1.0 - self.eps)
         observed_B = np.log(rate_B) - np.log1p(-rate_B)
         feature_BD = self._feature.values[row_B]
-        kernel_BB = self._kernel(feature_BD, feature_BD)
-        kernel_BB[np.diag_indices(len(row_B))] += _JITTER
-        half_BB = np.linalg.cholesky(kernel_BB)
+        half_BB = _half(gaussian_kernel(feature_BD, feature_BD, self._bandwidth))
         surprise_B = observed_B - self._mean.values[row_B]
         weight_B = np.linalg.solve(half_BB.T, np.linalg.solve(half_BB, surprise_B))
         for start in range(0, len(self._mean), _CHUNK):
             part = slice(start, start + _CHUNK)
-            self._mean.values[part] += (
-                self._kernel(self._feature.values[part], feature_BD) @ weight_B
-            )
+            kernel_AB = gaussian_kernel(self._feature.values[part], feature_BD, self._bandwidth)
+            self._mean.values[part] += kernel_AB @ weight_B
         np.clip(self._mean.values, -_MAX_LATENT, _MAX_LATENT, out=self._mean.values)
         self._mean.values[row_B] = observed_B
 
@@ -102,13 +100,21 @@ class VIP:
         """Restore what `state_dict` returned; raise `StateError` if it does not fit."""
         check_names(state, self.state_dict())
         feature = FeatureTable()
-        feature.load_state_dict(state)
+        feature.load_state_dict(state, complete=True)
         mean_Q = saved(state, "mean_Q", size=len(feature))
-        bandwidth = saved(state, "bandwidth", size=1)
-        self._feature, self._bandwidth = feature, float(bandwidth[0])
+        self._bandwidth = saved_bandwidth(state, unset=True)
+        self._feature = feature
         self._mean.replace(mean_Q)
 
-    def _kernel(self, left_AD: FloatArray, right_BD: FloatArray) -> FloatArray:
-        squared_AB = squared_distance(left_AD, right_BD)
-        squared_AB *= -0.5 / self._bandwidth**2
-        return np.exp(squared_AB, out=squared_AB)
+
+def _half(kernel_BB: FloatArray) -> FloatArray:
+    """Return the Cholesky factor of the kernel with the least jitter that allows one."""
+    jitter = _JITTER
+    while True:
+        kernel_BB[np.diag_indices(len(kernel_BB))] = 1.0 + jitter
+        try:
+            return np.asarray(np.linalg.cholesky(kernel_BB), dtype=np.float64)
+        except np.linalg.LinAlgError:
+            if jitter > len(kernel_BB):  # such a diagonal dominates: something is not a number
+                raise
+            jitter *= 10.0

@@ -13,7 +13,7 @@ from apportion.gradient_variance import law_for
 from apportion.predictor import VIP, GaussianProcess, Oracle, Predictor
 from apportion.prompt_key import prompt_text
 from apportion.training.config import TrainConfig
-from apportion.training.task import ID_COLUMN
+from apportion.training.task import ID_COLUMN, PRIOR_COUNT, PRIOR_MEAN
 from apportion.types import Prompts
 from apportion.validate import FloatArray
 
@@ -46,6 +46,7 @@ def allocator_of(
         variance=variance,
         lower=config.least,
         upper=config.most,
+        reward_range=(config.reward_low, config.reward_high),
         do_no_harm=config.arm in ("uniform", "adaptive"),
     )
     allocator.add(prompts)
@@ -59,10 +60,10 @@ def mode_of(config: TrainConfig) -> str:
 
 def prompts_of(rows: list[dict[str, Any]], embedding: TextEmbedding) -> Prompts:
     """Return the training prompts with their features and offline success rates."""
-    has_prior = "prior_mean" in rows[0]
+    has_prior = PRIOR_MEAN in rows[0]
     return Prompts(
         id_B=np.array([row[ID_COLUMN] for row in rows]),
         feature_BD=embedding.transform([prompt_text(row["prompt"]) for row in rows]),
-        prior_mean_B=np.array([row["prior_mean"] for row in rows]) if has_prior else None,
-        prior_count_B=np.array([row["prior_count"] for row in rows]) if has_prior else None,
+        prior_mean_B=np.array([row[PRIOR_MEAN] for row in rows]) if has_prior else None,
+        prior_count_B=np.array([row[PRIOR_COUNT] for row in rows]) if has_prior else None,
     )

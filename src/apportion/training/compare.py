@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import threading
+import time
 import traceback
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, wait
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from apportion import validate
 from apportion.comparison import Interval, paired_difference, share_of_compute
 from apportion.errors import ApportionError, InvalidInputError, RunFolderError
+from apportion.run_log import lock_folder
 from apportion.state_file import replace_file
 from apportion.training.config import TrainConfig
 from apportion.training.summary import curve
@@ -76,10 +82,11 @@ def start(config: TrainConfig, arms: Sequence[str], seeds: Sequence[int], folder
         raise InvalidInputError("A comparison needs at least one seed.")
     for arm in arms:
         config.with_arm(arm, seeds[0])
-    if (folder / "comparison.json").exists():
+    if (folder / "comparison.json").exists() or (folder / "run.json").exists():
         raise RunFolderError(
-            f"{folder} already holds a comparison. Resume it, or choose another folder."
+            f"{folder} already holds a comparison or a run. Resume it, or choose another folder."
         )
+    lock_folder(folder).close()
     plan = {"arms": list(arms), "seeds": list(seeds), "config": config.to_dict()}
     replace_file(folder / "comparison.json", json.dumps(plan, indent=2).encode() + b"\n")
 
@@ -93,7 +100,7 @@ def load(folder: Path) -> tuple[TrainConfig, list[str], list[int]]:
     try:
         plan = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
         return TrainConfig.from_dict(plan["config"]), list(plan["arms"]), list(plan["seeds"])
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunFolderError(f"{folder} holds no comparison that could be read: {error}") from error
 
 
@@ -113,29 +120,29 @@ def run_all(
     Returns:
         For each job that failed the reason; the others are not affected.
     """
+    num_processes = validate.whole_number("processes", num_processes, at_least=1)
     context = multiprocessing.get_context("spawn")
     failures: dict[Job, str] = {}
-    with ProcessPoolExecutor(num_processes, mp_context=context, initializer=_one_thread) as pool:
-        running: dict[Future[str], Job] = {
-            pool.submit(_run_one, job.config.to_dict(), str(job.folder)): job
-            for job in jobs
-            if not job.is_done
-        }
-        pending = set(running)
+    waiting = deque(job for job in jobs if not job.is_done)
+    running: dict[Future[str], Job] = {}
+    with ProcessPoolExecutor(
+        num_processes, mp_context=context, initializer=_start_worker, initargs=(os.getpid(),)
+    ) as pool:
         try:
-            while pending:
-                finished, pending = wait(pending, timeout=_POLL_SECONDS)
+            while waiting or running:
+                # One job a process and none ahead: an interrupt then stops all that has begun.
+                while waiting and len(running) < num_processes:
+                    job = waiting.popleft()
+                    running[pool.submit(_run_one, job.config.to_dict(), str(job.folder))] = job
+                finished, _ = wait(running, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
                 for future in finished:
-                    error = future.exception()
-                    reason = (
-                        future.result() if error is None else f"{type(error).__name__}: {error}"
-                    )
+                    job, reason = running.pop(future), future.result()
                     if reason:
-                        failures[running[future]] = reason
+                        failures[job] = reason
                 on_poll(jobs)
-        except KeyboardInterrupt:
-            pool.shutdown(cancel_futures=True)
-            raise
+        except BrokenProcessPool:
+            for job in (*running.values(), *waiting):
+                failures[job] = "a process died before it ended; resume to go on with it"
     on_poll(jobs)
     return failures
 
@@ -222,11 +229,11 @@ def _run_one(config: dict[str, Any], folder: str) -> str:
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     _redirect_output(path / "output.txt")
-    from apportion.training.run import run
+    from apportion.training.run import Stopped, run
 
     try:
         run(TrainConfig.from_dict(config), path, resume=(path / "run.json").exists())
-    except ApportionError as error:
+    except (ApportionError, Stopped) as error:
         return str(error)
     except Exception:
         traceback.print_exc()
@@ -241,10 +248,21 @@ def _redirect_output(path: Path) -> None:
     os.close(file)
 
 
-def _one_thread() -> None:
-    """Keep a worker to its core: two processes with two threads each are slower than one."""
+def _start_worker(parent: int) -> None:
+    """Keep a worker to its core, and let it die with its parent.
+
+    Two processes with two threads each are slower than with one. A worker that outlives a killed
+    parent would hold the locks that the resumed comparison needs.
+    """
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_POLL_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _read_summary(folder: Path) -> dict[str, Any]:
@@ -252,8 +270,10 @@ def _read_summary(folder: Path) -> dict[str, Any]:
     return summary
 
 
-def _mean(values: Any) -> float:
-    return float(np.mean(list(values)))
+def _mean(values: Iterable[float | None]) -> float | None:
+    """Return the mean; None if a run has no such value."""
+    known = list(values)
+    return None if any(value is None for value in known) else float(np.mean(known))  # type: ignore[arg-type]
 
 
 def _plain(interval: Interval) -> dict[str, float | None]:

@@ -11,8 +11,10 @@ from apportion.errors import InvalidInputError, StateError
 ARMS = ("uniform", "adaptive", "vip", "oracle")
 ESTIMATORS = ("dr_grpo", "rloo", "grpo")
 POOLS = ("mixed", "hard", "bimodal")
-EMBEDDED_LEARNING_RATE = 3e-4
+EMBEDDED_LEARNING_RATE = 2e-4
 OWN_LEARNING_RATE = 1e-6
+_LARGEST_SEED = 2**32 - 1
+_OWN_DATA = ("reward", "reward_low", "reward_high", "prompt_column", "answer_column", "held_out")
 VIP_LOWER = 3
 """The published rule needs at least three rollouts a prompt: its law is not convex below."""
 
@@ -28,6 +30,8 @@ class TrainConfig:
         dataset: file, folder or hub id with a prompt column; the embedded pool if None.
         pool: which embedded pool.
         reward: ``exact``, ``math-verify`` or ``package.module:function``.
+        reward_low: lowest possible reward.
+        reward_high: highest possible reward.
         prompt_column: column of the prompts.
         answer_column: column of the answers that `reward` compares with.
         prior: file of offline success rates, or None.
@@ -53,6 +57,8 @@ class TrainConfig:
     dataset: str | None = None
     pool: str = "mixed"
     reward: str = "exact"
+    reward_low: float = 0.0
+    reward_high: float = 1.0
     prompt_column: str = "prompt"
     answer_column: str = "answer"
     prior: str | None = None
@@ -89,10 +95,19 @@ class TrainConfig:
             ("seed", 0),
         ):
             validate.whole_number(name, getattr(self, name), at_least=least)
+        if self.seed > _LARGEST_SEED:
+            raise InvalidInputError(f"seed is {self.seed}, but must be at most {_LARGEST_SEED}.")
         for name in ("learning_rate", "kl", "entropy"):
-            value = float(validate.vector(name, [getattr(self, name)])[0])
+            value = validate.number(name, getattr(self, name))
             if value < 0.0:
                 raise InvalidInputError(f"{name} is {value:g}, but must not be negative.")
+        for name in ("reward_low", "reward_high"):
+            validate.number(name, getattr(self, name))
+        if not self.reward_low < self.reward_high:
+            raise InvalidInputError(
+                f"reward_low is {self.reward_low:g} and reward_high {self.reward_high:g}, but the "
+                "first must be below the second."
+            )
         self._check_bounds()
         self._check_task()
 
@@ -136,13 +151,18 @@ class TrainConfig:
         Raises:
             StateError: a field is unknown, so the run belongs to another version.
         """
+        if not isinstance(values, dict):
+            raise StateError("The saved configuration of the run is damaged.")
         unknown = sorted(set(values) - {field.name for field in fields(cls)})
         if unknown:
             raise StateError(
                 f"The run was started with {', '.join(unknown)}, which this apportion does not "
                 "know. Resume it with the version in its run.json."
             )
-        return cls(**values)
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise StateError(f"The saved configuration of the run is damaged: {error}") from error
 
     def _check_bounds(self) -> None:
         n = self.rollouts_per_prompt
@@ -172,10 +192,17 @@ class TrainConfig:
                 f"--{given} is given without --{missing}. Give both to train your own model, or "
                 "neither to train the embedded one."
             )
-        if self.is_embedded and self.reward != "exact":
+        defaults = {field.name: field.default for field in fields(self)}
+        for name in _OWN_DATA if self.is_embedded else ():
+            if getattr(self, name) != defaults[name]:
+                raise InvalidInputError(
+                    f"{name} is {getattr(self, name)!r}, but the embedded problems bring their own "
+                    "data and scorer. Give --model and --dataset to use yours."
+                )
+        if self.prompt_column == self.answer_column:
             raise InvalidInputError(
-                f"reward is {self.reward!r}, but the embedded problems bring their own scorer. "
-                "Give --model and --dataset to use your own reward."
+                f"prompt_column and answer_column are both {self.prompt_column!r}. "
+                "Name the column with the answers."
             )
         if self.arm == "oracle" and not self.is_embedded:
             raise InvalidInputError(

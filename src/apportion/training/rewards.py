@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -121,11 +122,18 @@ def checked(function: Callable[..., Any], name: str) -> RewardFunction:
                 "completions; it must return one each."
             )
         try:
-            return [None if value is None else float(value) for value in values]
+            numbers = [None if value is None else float(value) for value in values]
         except (TypeError, ValueError) as error:
             raise InvalidInputError(
                 f"The reward {name} returned something that is no number: {error}"
             ) from error
+        infinite = next((n for n in numbers if n is not None and math.isinf(n)), None)
+        if infinite is not None:
+            raise InvalidInputError(
+                f"The reward {name} returned {infinite}, but a reward must be finite. "
+                "Return None for a completion that cannot be scored."
+            )
+        return numbers
 
     reward.__name__ = getattr(function, "__name__", "reward")
     return reward

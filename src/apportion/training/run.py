@@ -12,20 +12,20 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
 from apportion.embedding import TextEmbedding
-from apportion.errors import InvalidInputError, MissingExtraError
+from apportion.errors import InvalidInputError, MissingExtraError, RunFolderError
 from apportion.prompt_key import prompt_text
 from apportion.prompt_stream import prompt_stream
-from apportion.run_log import RunLog, cut_back, read_config
+from apportion.run_log import RunLog, lock_folder, read_config
 from apportion.training import summary
 from apportion.training.arms import allocator_of, mode_of, prompts_of
 from apportion.training.config import TrainConfig
 from apportion.training.task import ID_COLUMN, Measured, Task, load_task
-from apportion.validate import FloatArray, IntArray
+from apportion.validate import FloatArray
 
 OnStep = Callable[[int, dict[str, Any]], None]
 WARMUP_STEPS = 10
@@ -70,22 +70,30 @@ def run(
         Stopped: the run was asked to stop; a checkpoint of the last step is on disk.
     """
     _hush(everything=config.is_embedded)
-    task = load_task(config)
-    embedding = TextEmbedding().fit([prompt_text(row["prompt"]) for row in task.rows])
-    checkpoint = _prepare(folder) if resume else None
-    trainer, watch = _trainer(config, task, embedding, folder, on_step)
-    with _stop_on_signal() as asked:
-        watch.asked_to_stop = asked
-        try:
-            trainer.train(resume_from_checkpoint=checkpoint)
-        except Exception:
-            _save_what_is_done(trainer, folder)
-            raise
+    with _locked(folder) as lock:
+        if not resume and (folder / "run.json").exists():
+            raise RunFolderError(
+                f"{folder} already holds a run. Resume it, or choose another folder."
+            )
+        task = load_task(config)
+        embedding = TextEmbedding().fit([prompt_text(row["prompt"]) for row in task.rows])
+        watch = Watch(config, task, folder, lock, on_step, resume=resume)
+        trainer = _trainer(watch, embedding)
+        checkpoint = last_checkpoint(folder) if resume else None
+        with _stop_on_signal() as asked:
+            watch.asked_to_stop = asked
+            try:
+                trainer.train(
+                    resume_from_checkpoint=None if checkpoint is None else str(checkpoint)
+                )
+            except Exception:
+                _save_what_is_done(trainer, folder)
+                raise
     if watch.stopped:
         raise Stopped(f"stopped after step {trainer.state.global_step} of {config.steps}")
     text_of = task.text_of()
     return summary.summarise(
-        folder, lambda keys: embedding.transform([text_of[key] for key in keys])
+        folder, lambda keys: embedding.transform([text_of[key] for key in keys]), task.notes
     )
 
 
@@ -113,48 +121,43 @@ def last_checkpoint(folder: Path) -> Path | None:
     return max(found, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
 
 
-def _prepare(folder: Path) -> str | None:
-    checkpoint = last_checkpoint(folder)
-    if checkpoint is None:  # killed before the first checkpoint: begin anew
-        cut_back(folder, 0)
-        (folder / "run.json").unlink(missing_ok=True)
-        (folder / "evaluations.jsonl").unlink(missing_ok=True)
-        return None
-    return str(checkpoint)
+@contextmanager
+def _locked(folder: Path) -> Iterator[TextIO]:
+    """Hold the folder's lock; a folder that was new and stayed empty is not left behind."""
+    is_new = not folder.exists()
+    lock = lock_folder(folder)
+    try:
+        yield lock
+    finally:
+        lock.close()
+        if is_new and [path.name for path in folder.iterdir()] == ["lock"]:
+            (folder / "lock").unlink()
+            folder.rmdir()
 
 
-def _trainer(
-    config: TrainConfig,
-    task: Task,
-    embedding: TextEmbedding,
-    folder: Path,
-    on_step: OnStep | None,
-) -> tuple[Any, Watch]:
+def _trainer(watch: Watch, embedding: TextEmbedding) -> Any:
     try:
         from datasets import Dataset
 
         from apportion.integrations.trl import AdaptiveGRPOTrainer, AdaptiveRLOOTrainer
     except ImportError as error:
         raise MissingExtraError(error.name or "trl", "train") from error
-    # One epoch for the whole run: trainers restart their order when resumed in a later one.
-    steps = prompt_stream(len(task.rows), config.prompts_per_step, seed=config.seed)
-    order = np.concatenate(list(islice(steps, config.steps)))
-    watch = Watch(config, task, order, folder, on_step)
+    config, task = watch.config, watch.task
     prompts = prompts_of(task.rows, embedding)
     trainer_class = AdaptiveRLOOTrainer if config.estimator == "rloo" else AdaptiveGRPOTrainer
-    model, tokenizer = _load_model(task.model, is_embedded=config.is_embedded)
+    model, tokenizer = _load_model(task, is_embedded=config.is_embedded)
     trainer = trainer_class(
         model=model,
         processing_class=tokenizer,
         reward_funcs=task.reward,
-        args=_arguments(config, folder),
-        train_dataset=Dataset.from_list([task.rows[row] for row in order]),
+        args=_arguments(config, watch.folder),
+        train_dataset=Dataset.from_list([task.rows[row] for row in watch.order]),
         callbacks=[watch.callback()],
         allocator=allocator_of(config, prompts, watch.success_of if task.is_exact else None),
     )
     watch.trainer = trainer
     trainer.remove_callback(_printer())
-    return trainer, watch
+    return trainer
 
 
 def _arguments(config: TrainConfig, folder: Path) -> Any:
@@ -210,13 +213,14 @@ def _arguments(config: TrainConfig, folder: Path) -> Any:
         )
 
 
-def _load_model(path: str, *, is_embedded: bool) -> tuple[Any, Any]:
+def _load_model(task: Task, *, is_embedded: bool) -> tuple[Any, Any]:
     if is_embedded:
         from apportion.embedded.model import load
 
         return load()
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    path = task.model
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
         model = AutoModelForCausalLM.from_pretrained(path, dtype="float32")
@@ -226,6 +230,11 @@ def _load_model(path: str, *, is_embedded: bool) -> tuple[Any, Any]:
             f"The model {path!r} cannot be loaded: {reason}. Give a folder with a Hugging Face "
             "model, or a hub id that can be reached from here."
         ) from error
+    if not isinstance(task.rows[0]["prompt"], str) and not tokenizer.chat_template:
+        raise InvalidInputError(
+            f"The prompts are chat messages, but the tokenizer of {path!r} has no chat template. "
+            "Give prompts as text, or a model that was trained to chat."
+        )
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return model, tokenizer
@@ -241,9 +250,20 @@ class Watch:
     """Follows a run: evaluates it, notes the exact success of each batch, shows progress."""
 
     def __init__(
-        self, config: TrainConfig, task: Task, order: IntArray, folder: Path, on_step: OnStep | None
+        self,
+        config: TrainConfig,
+        task: Task,
+        folder: Path,
+        lock: TextIO,
+        on_step: OnStep | None,
+        *,
+        resume: bool,
     ) -> None:
-        self.config, self.task, self.order, self.folder = config, task, order, folder
+        self.config, self.task, self.folder = config, task, folder
+        # One epoch for the whole run: trainers restart their order when resumed in a later one.
+        steps = prompt_stream(len(task.rows), config.prompts_per_step, seed=config.seed)
+        self.order = np.concatenate(list(islice(steps, config.steps)))
+        self._lock, self._resume = lock, resume
         self.trainer: Any = None
         self.asked_to_stop = threading.Event()
         self.stopped = False
@@ -278,7 +298,10 @@ class Watch:
     def open(self, step: int) -> None:
         """Open the run folder where the run stands, and measure where it starts."""
         self.trainer.planner.run_log = RunLog.create(
-            self.folder, {"train": self.config.to_dict()}, resume_step=step if step > 0 else None
+            self.folder,
+            {"train": self.config.to_dict()},
+            resume_step=step if self._resume else None,
+            lock=self._lock,
         )
         if step == 0:
             self.evaluate(0)
@@ -358,5 +381,7 @@ def _save_what_is_done(trainer: Any, folder: Path) -> None:
     step = trainer.state.global_step
     if step == 0 or (folder / "checkpoints" / f"checkpoint-{step}").exists():
         return
+    if not all(bool(weight.isfinite().all()) for weight in trainer.model.parameters()):
+        return  # what failed has spoiled the weights: the checkpoint before it is the one to keep
     with suppress(Exception):  # the failure that brought us here is the one to report
         trainer._save_checkpoint(trainer.model, trial=None)

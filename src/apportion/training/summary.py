@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,16 +38,20 @@ class StepGroups:
         """What a forecast is judged by: the exact success, else the observed mean reward."""
         if self.success_B is not None:
             return self.success_B
-        scored_B = np.maximum(self.outcomes.num_rollouts_B, 1)
-        return self.outcomes.reward_sum_B / scored_B
+        scored_B = self.outcomes.num_rollouts_B
+        nothing_B = np.full(len(scored_B), np.nan)
+        return np.divide(self.outcomes.reward_sum_B, scored_B, out=nothing_B, where=scored_B > 0)
 
 
-def summarise(folder: str | os.PathLike[str], features: Features) -> dict[str, Any]:
+def summarise(
+    folder: str | os.PathLike[str], features: Features, notes: Sequence[str] = ()
+) -> dict[str, Any]:
     """Compute the summary of a run and write it to ``summary.json`` in its folder.
 
     Args:
         folder: run folder of `apportion train`.
         features: embedding of prompts by key, as the ridge baseline needs it.
+        notes: what else the user should know.
 
     Returns:
         A dictionary ready for JSON; see the keys there.
@@ -55,7 +59,7 @@ def summarise(folder: str | os.PathLike[str], features: Features) -> dict[str, A
     path = Path(folder)
     config = TrainConfig.from_dict(read_config(path)["train"])
     evaluations = read_lines(path / "evaluations.jsonl")
-    steps = list(logged_steps(path))
+    steps = list(logged_steps(path, config.reward_low, config.reward_high))
     lines = read_lines(path / "steps.jsonl")
     summary = {
         "config": config.to_dict(),
@@ -67,6 +71,7 @@ def summarise(folder: str | os.PathLike[str], features: Features) -> dict[str, A
         "gradient_variance": _variance(config, steps),
         "forecast_error": _forecast_errors(steps, features),
         "num_uniform_steps": sum(bool(row.get("fallback")) for row in lines),
+        "notes": list(notes),
         "seconds": _seconds(lines, read_lines(path / "batches.jsonl")),
     }
     replace_file(path / "summary.json", json.dumps(summary, indent=2).encode() + b"\n")
@@ -110,19 +115,28 @@ def _metrics_of(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in ("step", "compute", "split")}
 
 
-def logged_steps(folder: Path) -> Iterable[StepGroups]:
-    """Yield the groups of each step in order, with the exact success from ``batches.jsonl``."""
+def logged_steps(folder: Path, low: float = 0.0, high: float = 1.0) -> Iterable[StepGroups]:
+    """Yield the groups of each step in order, with the exact success from ``batches.jsonl``.
+
+    Args:
+        folder: run folder.
+        low: lowest possible reward; rewards are mapped to [0, 1], as beliefs are.
+        high: highest possible reward.
+    """
     batches = read_lines(folder / "batches.jsonl")
     success = {row["step"]: row.get("success") for row in batches}
     groups = read_groups(folder)
     for (step,), table in groups.group_by("step", maintain_order=True):
         column = {name: table[name].to_numpy() for name in table.columns}
+        total, square, num = (
+            column[name] for name in ("reward_sum", "reward_sumsq", "num_rollouts")
+        )
         outcomes = Outcomes(
             prompt_B=column["prompt"].astype(np.str_),
             num_requested_B=column["num_requested"],
             num_rollouts_B=column["num_rollouts"],
-            reward_sum_B=column["reward_sum"],
-            reward_sumsq_B=column["reward_sumsq"],
+            reward_sum_B=np.clip((total - low * num) / (high - low), 0.0, num),
+            reward_sumsq_B=(square - 2.0 * low * total + low**2 * num) / (high - low) ** 2,
             num_tokens_B=column["num_tokens"],
             num_truncated_B=column["num_truncated"],
             step=int(step),
@@ -168,7 +182,7 @@ def _variance(config: TrainConfig, steps: list[StepGroups]) -> dict[str, float] 
     return {"against_uniform": ours / uniform, "oracle_against_uniform": oracle / uniform}
 
 
-def _forecast_errors(steps: list[StepGroups], features: Features) -> dict[str, float]:
+def _forecast_errors(steps: list[StepGroups], features: Features) -> dict[str, float | None]:
     """Mean absolute error of each step's forecast, made before the step, over all groups."""
     rivals: Mapping[str, Predictor] = {"moving_average": MovingAverage(), "ridge": Ridge()}
     errors: dict[str, list[FloatArray]] = {name: [] for name in ("forecast", *rivals)}
@@ -187,7 +201,13 @@ def _forecast_errors(steps: list[StepGroups], features: Features) -> dict[str, f
             _, first = np.unique(row_B, return_index=True)
             scored = first[step.outcomes.num_rollouts_B[first] > 0]
             rival.update(row_B[scored], step.outcomes.take(scored))
-    return {name: float(np.nanmean(np.concatenate(parts))) for name, parts in errors.items()}
+    return {name: _mean(np.concatenate(parts)) for name, parts in errors.items()}
+
+
+def _mean(values: FloatArray) -> float | None:
+    """Return the mean of what is known; None if nothing is."""
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else None
 
 
 def _seconds(lines: list[dict[str, Any]], batches: list[dict[str, Any]]) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,13 @@ from apportion.training.config import TrainConfig
 from apportion.training.rewards import RewardFunction, load_reward
 from apportion.validate import FloatArray
 
-ID_COLUMN = "prompt_id"
+ID_COLUMN = "apportion_key"
+PRIOR_MEAN, PRIOR_COUNT = "apportion_prior_mean", "apportion_prior_count"
+_RESERVED = {"prompts", "completions", "completion_ids", "group_index"}
+_RESERVED |= {"trainer_state", "log_extra", "log_metric"}
+"""Names under which TRL, or the adapter, hands other things to a reward function."""
+_PRIOR_COUNT = 8.0
+"""Rollouts that an offline success rate is taken to rest on if the file does not say."""
 _FILE_KINDS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 K = 8
 """Rollouts of pass@K and worst@K; also those sampled of each held-out prompt of an own data set."""
@@ -79,6 +86,7 @@ class Task:
         reward: called as TRL calls rewards.
         measure: success of rows under a model.
         is_exact: whether `measure` is exact and cheap (else it samples).
+        notes: what the user should know about the data.
     """
 
     model: str
@@ -87,6 +95,7 @@ class Task:
     reward: RewardFunction
     measure: Measure
     is_exact: bool
+    notes: tuple[str, ...] = ()
 
     def text_of(self) -> dict[str, str]:
         """Return the prompt text by key, for features."""
@@ -149,7 +158,7 @@ def _own_task(config: TrainConfig) -> Task:
     assert config.model is not None
     assert config.dataset is not None
     reward = load_reward(config.reward, config.answer_column)
-    rows = _load_rows(config)
+    rows, notes = _load_rows(config)
     held_out = _held_out(rows, config.held_out)
     kept = {row[ID_COLUMN] for row in held_out}
     train_rows = [row for row in rows if row[ID_COLUMN] not in kept]
@@ -174,10 +183,11 @@ def _own_task(config: TrainConfig) -> Task:
         reward=reward,
         measure=measure,
         is_exact=False,
+        notes=notes,
     )
 
 
-def _load_rows(config: TrainConfig) -> list[dict[str, Any]]:
+def _load_rows(config: TrainConfig) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
     assert config.dataset is not None
     try:
         from datasets import disable_progress_bars, load_dataset
@@ -208,30 +218,59 @@ def _load_rows(config: TrainConfig) -> list[dict[str, Any]]:
     return _checked_rows(rows, config)
 
 
-def _checked_rows(rows: list[dict[str, Any]], config: TrainConfig) -> list[dict[str, Any]]:
+def _checked_rows(
+    rows: list[dict[str, Any]], config: TrainConfig
+) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
+    """Return one row for each distinct prompt, and a note if there were more."""
     if not rows:
         raise InvalidInputError(f"The data set {config.dataset!r} holds no rows.")
+    _check_columns(list(rows[0]), config)
+    checked: dict[str, dict[str, Any]] = {}
+    num_differing = 0
+    for number, row in enumerate(rows):
+        prompt = row.pop(config.prompt_column)
+        if not _is_prompt(prompt):
+            raise InvalidInputError(
+                f"Row {number} of {config.dataset!r} has the prompt {prompt!r}, but a prompt must "
+                "be text or a list of chat messages with role and content."
+            )
+        key = prompt_key(prompt)
+        first = checked.setdefault(key, {**row, "prompt": prompt, ID_COLUMN: key})
+        num_differing += first.get(config.answer_column) != row.get(config.answer_column)
+    num_repeated = len(rows) - len(checked)
+    if num_repeated == 0:
+        return list(checked.values()), ()
+    note = f"{num_repeated:,} of {len(rows):,} rows repeat a prompt and were left out"
+    if num_differing:
+        note += f", {num_differing:,} of them with another answer than the row that was kept"
+    return list(checked.values()), (note + ".",)
+
+
+def _check_columns(columns: list[str], config: TrainConfig) -> None:
     needed = [config.prompt_column]
     if config.reward in ("exact", "math-verify"):
         needed.append(config.answer_column)
     for column in needed:
-        if column not in rows[0]:
+        if column not in columns:
             raise InvalidInputError(
                 f"The data set {config.dataset!r} has no column {column!r}; it has "
-                f"{', '.join(map(repr, rows[0]))}. Name yours with --prompt-column and "
+                f"{', '.join(map(repr, columns))}. Name yours with --prompt-column and "
                 "--answer-column."
             )
-    checked: dict[str, dict[str, Any]] = {}
-    for number, row in enumerate(rows):
-        prompt = row.pop(config.prompt_column)
-        if not prompt or not isinstance(prompt, str | list):
+    taken = _RESERVED | ({"prompt"} - {config.prompt_column})
+    for column in columns:
+        if column in taken:
             raise InvalidInputError(
-                f"Row {number} of {config.dataset!r} has the prompt {prompt!r}, but a prompt must "
-                "be text or a list of chat messages."
+                f"The data set {config.dataset!r} has a column {column!r}, a name under which "
+                "reward functions are given something else. Rename or drop the column."
             )
-        key = prompt_key(prompt)
-        checked.setdefault(key, {**row, "prompt": prompt, ID_COLUMN: key})
-    return list(checked.values())
+
+
+def _is_prompt(prompt: Any) -> bool:
+    if isinstance(prompt, str):
+        return bool(prompt)
+    is_chat = isinstance(prompt, list) and all(isinstance(message, dict) for message in prompt)
+    return is_chat and bool(prompt) and all("content" in message for message in prompt)
 
 
 def _held_out(rows: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
@@ -252,7 +291,7 @@ def _with_prior(rows: list[dict[str, Any]], config: TrainConfig) -> list[dict[st
             "Its prompt column must hold the same texts."
         )
     return [
-        {**row, "prior_mean": entry[0] if entry else 0.5, "prior_count": entry[1] if entry else 0.0}
+        {**row, PRIOR_MEAN: entry[0] if entry else 0.5, PRIOR_COUNT: entry[1] if entry else 0.0}
         for row, entry in zip(rows, found, strict=True)
     ]
 
@@ -290,13 +329,24 @@ def read_prior(path: str | os.PathLike[str]) -> dict[str, tuple[float, float]]:
             f"The prior file {file} has no column {missing[0]!r}; it has "
             f"{', '.join(table.columns)}."
         )
-    counts = table["num_rollouts"].to_list() if "num_rollouts" in table.columns else None
+    success = _numbers(table, "success", file, low=0.0, high=1.0)
+    if "num_rollouts" in table.columns:
+        counts = _numbers(table, "num_rollouts", file, low=0.0, high=math.inf)
+    else:
+        counts = [_PRIOR_COUNT] * len(success)
     prior = {}
-    for i, (prompt, success) in enumerate(zip(table["prompt"], table["success"], strict=True)):
-        if not isinstance(success, int | float) or not 0.0 <= success <= 1.0:
-            raise InvalidInputError(
-                f"Row {i} of {file} has success {success!r}, but a rate must lie in [0, 1]."
-            )
-        text = prompt.to_list() if isinstance(prompt, pl.Series) else prompt
-        prior[prompt_key(text)] = (float(success), float(counts[i]) if counts else 8.0)
+    for prompt, rate, count in zip(table["prompt"], success, counts, strict=True):
+        content = prompt.to_list() if isinstance(prompt, pl.Series) else prompt
+        prior[prompt_key(content)] = (rate, count)
     return prior
+
+
+def _numbers(table: Any, name: str, file: Path, *, low: float, high: float) -> list[float]:
+    values = table[name].to_list()
+    for i, value in enumerate(values):
+        if not isinstance(value, int | float) or not low <= value <= high:
+            raise InvalidInputError(
+                f"Row {i} of {file} has {name} {value!r}, but it must be a number of at least "
+                f"{low:g}" + ("." if math.isinf(high) else f" and at most {high:g}.")
+            )
+    return [float(value) for value in values]

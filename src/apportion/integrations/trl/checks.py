@@ -8,6 +8,7 @@ from typing import Any
 from apportion.errors import InvalidInputError
 
 from .config import AdaptiveRolloutConfig, check_bounds
+from .rows import check_group_column
 
 
 def check_setup(trainer: Any, allocator: Any | None) -> None:
@@ -54,14 +55,16 @@ def check_setup(trainer: Any, allocator: Any | None) -> None:
 
 
 def check_dataset(args: Any, dataset: Any) -> None:
-    """Raise if a column that the configuration names is not there.
+    """Raise if a column that the configuration names is not there, or one would be overwritten.
 
     Raises:
-        InvalidInputError: names the missing column and those there are.
+        InvalidInputError: names the missing column and those there are, or the one to rename.
     """
     present = getattr(dataset, "column_names", None)
     if present is None:
         return
+    if args.allocator_mode == "adaptive":
+        check_group_column(present)
     for name in ("prompt_key_column", "prior_mean_column", "prior_count_column"):
         column = getattr(args, name)
         if column is not None and column not in present:

@@ -66,14 +66,17 @@ class AdaptiveRolloutConfig:
     )
     reward_low: float = field(
         default=0.0,
-        metadata={"help": "Lowest possible reward. Beliefs are kept on [0, 1]."},
+        metadata={
+            "help": "Lowest possible reward, -1 for rewards of -1 and 1. Beliefs are kept on "
+            "[0, 1], to which this and reward_high are mapped."
+        },
     )
     reward_high: float = field(default=1.0, metadata={"help": "Highest possible reward."})
     rollout_log_dir: str | None = field(
         default=None,
         metadata={
-            "help": "Folder for the run log (steps, groups, forecasts) that `apportion audit` and "
-            "`apportion report` read. Not written if unset."
+            "help": "Folder for the run log: a line a step, and a line a group with its rewards, "
+            "tokens and forecast. Not written if unset."
         },
     )
 

@@ -11,11 +11,12 @@ else is noticed on the first batch.
 from __future__ import annotations
 
 import os
+import pickle
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from accelerate.utils import broadcast_object_list, gather, gather_object
 from torch import Tensor
 from trl import RLOOTrainer
 
-from apportion.errors import FormulaDriftError
+from apportion.errors import FormulaDriftError, InvalidInputError
 from apportion.state_file import load_state, save_state
 
 from .checks import check_dataset, check_setup, described
@@ -34,6 +35,8 @@ from .planner import RolloutPlanner
 from .rows import Row, expand, group_heads
 from .vllm_fan_out import fan_out
 from .weighted_loss import TOKENS, WEIGHT, RowBeta, micro_batch_factor, row_weight, token_sums
+
+T = TypeVar("T")
 
 STATE_FILE = "rollout_allocator.safetensors"
 _TOLERANCE = 1e-5 if NONE_IS_UNSCORED else 1e-2  # older releases round their moments differently
@@ -91,10 +94,16 @@ class AdaptiveRolloutMixin:
             if allocator is not None and first_rows:
                 allocator.add(self.planner.read(first_rows))
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Train; the run log is finished whatever happens."""
+    def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Train; the run log is finished whatever happens.
+
+        Raises:
+            RunFolderError: nothing is resumed, but ``rollout_log_dir`` holds a run.
+        """
+        if not resume_from_checkpoint:
+            self._on_first_process(RolloutPlanner.check_run_folder)
         try:
-            return super().train(*args, **kwargs)
+            return super().train(resume_from_checkpoint, *args, **kwargs)
         finally:
             if self.planner is not None:
                 self.planner.close()
@@ -119,7 +128,7 @@ class AdaptiveRolloutMixin:
         return output
 
     def _laid_out(self, inputs: list[Row]) -> tuple[_Batch, list[Row]]:
-        """Ask for the group sizes and build this process's rows."""
+        """Ask for the group sizes and build this process's rows; they stay as they are if even."""
         num_rows = len(inputs)
         first = self.accelerator.process_index * num_rows
         budget = self.accelerator.num_processes * num_rows
@@ -133,26 +142,38 @@ class AdaptiveRolloutMixin:
             first=first,
             step=self.state.global_step,
         )
+        if self.args.allocator_mode != "adaptive":
+            return batch, inputs
         return batch, expand(heads, group_N[first : first + num_rows].tolist())
 
     def _decide(self, heads: list[Row], budget: int) -> list[int]:
-        """Let the first process decide, so that no two can disagree; its errors reach all."""
+        """Let the first process decide, so that no two can disagree."""
+
+        def decide(planner: RolloutPlanner) -> list[int]:
+            step = self.state.global_step
+            planner.open_run_log(described(self), step)
+            return planner.decide(heads, budget, step)
+
+        return self._on_first_process(decide)
+
+    def _on_first_process(self, work: Callable[[RolloutPlanner], T]) -> T:
+        """Do something on the first process; what it returns or raises reaches all of them."""
         answer: list[Any] = [None]
+        failure: Exception | None = None
         if self.planner is not None:
             try:
-                step = self.state.global_step
-                self.planner.open_run_log(described(self), step)
-                answer = [self.planner.decide(heads, budget, step)]
+                answer = [work(self.planner)]
             except Exception as error:
-                if self.accelerator.num_processes == 1:
-                    raise
-                answer = [error]
+                failure = error
+                answer = [_picklable(error)]
         if self.accelerator.num_processes > 1:
             broadcast_object_list(answer, from_process=0)
+        if failure is not None:
+            raise failure
         if isinstance(answer[0], Exception):
             raise answer[0]
-        num_rollouts: list[int] = answer[0]
-        return num_rollouts
+        result: T = answer[0]
+        return result
 
     @contextmanager
     def _one_request_a_row(self, batch: _Batch) -> Iterator[None]:
@@ -182,15 +203,33 @@ class AdaptiveRolloutMixin:
         completions: Any,
         completion_ids_list: list[list[int]],
     ) -> Tensor:
-        """Catch the rewards of all processes, with the length of each completion."""
+        """Catch the rewards of all processes, with the length of each completion.
+
+        Raises:
+            InvalidInputError: a reward is infinite, and no clipping makes it finite.
+        """
         self._restore_num_generations()
         reward_NK = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         if self._batch is not None:
+            self._check_finite(reward_NK)
             ends = self._end_tokens()
             seen = [(len(ids), int(not ids or ids[-1] not in ends)) for ids in completion_ids_list]
             self._batch.seen_N = gather(torch.tensor(seen, device=self.accelerator.device))
             self._batch.reward_NK = reward_NK
         return reward_NK
+
+    def _check_finite(self, reward_NK: Tensor) -> None:
+        infinite_NK = torch.isinf(reward_NK)
+        bad_N = infinite_NK.any(dim=1) & ~torch.isfinite(self._formula.reward(reward_NK))
+        if not bad_N.any():
+            return
+        row = int(bad_N.nonzero()[0])
+        column = int(infinite_NK[row].nonzero()[0])
+        raise InvalidInputError(
+            f"Reward function {column} ({self.reward_func_names[column]}) gave rollout {row} of "
+            f"the batch the reward {reward_NK[row, column].item():g}, but rewards must be finite. "
+            "Return a finite number, or None for a rollout that has no score."
+        )
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
         """Catch what RLOO's KL penalty is made of; TRL does not hand it out."""
@@ -256,17 +295,20 @@ class AdaptiveRolloutMixin:
         logged.extend(ragged.advantage_N.tolist())
 
     def _learn(self, batch: _Batch) -> None:
-        if self.planner is None or batch.seen_N is None:
+        if batch.seen_N is None:
             return
         seen_N = batch.seen_N.cpu().numpy()
-        values = self.planner.learn(
-            self._formula.reward(batch.reward_NK).double().cpu().numpy(),
-            batch.group_N.cpu().numpy(),
-            num_tokens_N=seen_N[:, 0],
-            truncated_N=seen_N[:, 1],
-            step=batch.step,
-        )
-        for name, value in values.items():
+
+        def learn(planner: RolloutPlanner) -> dict[str, float]:
+            return planner.learn(
+                self._formula.reward(batch.reward_NK).double().cpu().numpy(),
+                batch.group_N.cpu().numpy(),
+                num_tokens_N=seen_N[:, 0],
+                truncated_N=seen_N[:, 1],
+                step=batch.step,
+            )
+
+        for name, value in self._on_first_process(learn).items():
             if np.isfinite(value):
                 self._metrics["train"][f"rollouts/{name}"].append(value)
 
@@ -296,31 +338,36 @@ class AdaptiveRolloutMixin:
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
-        if self.planner is None:
-            return
-        self.planner.checkpoint()
-        if self.planner.allocator is not None:
-            folder = os.path.join(
-                self._get_output_dir(trial=trial), f"checkpoint-{self.state.global_step}"
-            )
-            header = {"step": self.state.global_step, "trl": trl.__version__}
-            save_state(
-                os.path.join(folder, STATE_FILE), self.planner.allocator.state_dict(), header
-            )
+        step = self.state.global_step
+        folder = os.path.join(self._get_output_dir(trial=trial), f"checkpoint-{step}")
+
+        def save(planner: RolloutPlanner) -> None:
+            planner.checkpoint()
+            if planner.allocator is not None:
+                header = {"step": step, "trl": trl.__version__}
+                save_state(os.path.join(folder, STATE_FILE), planner.allocator.state_dict(), header)
+
+        self._on_first_process(save)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is None or self.planner is None or self.planner.allocator is None:
+        if checkpoint is None:
             return
         path = os.path.join(checkpoint, STATE_FILE)
-        if os.path.exists(path):
-            self.planner.allocator.load_state_dict(load_state(path)[0])
-        else:
+
+        def load(planner: RolloutPlanner) -> None:
+            if planner.allocator is None:
+                return
+            if os.path.exists(path):
+                planner.allocator.load_state_dict(load_state(path)[0])
+                return
             warnings.warn(
                 f"{checkpoint} holds no {STATE_FILE}: the allocator starts knowing nothing.",
                 UserWarning,
-                stacklevel=2,
+                stacklevel=4,
             )
+
+        self._on_first_process(load)
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
@@ -333,6 +380,15 @@ class AdaptiveRolloutMixin:
         tokenizer: Any = getattr(self.processing_class, "tokenizer", self.processing_class)
         ends = getattr(self, "eos_token_ids", None) or [tokenizer.eos_token_id]
         return {*ends, tokenizer.pad_token_id}
+
+
+def _picklable(error: Exception) -> Exception:
+    """Return the error as other processes can receive it."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
 
 
 def _drifted(what: str) -> FormulaDriftError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from apportion.allocator import RolloutAllocator
-from apportion.errors import InvalidInputError
+from apportion.errors import InvalidInputError, RunFolderError
 from apportion.run_log import RunLog
 from apportion.types import Allocation, Outcomes, Prompts
 from apportion.validate import FloatArray, IntArray
@@ -139,6 +140,20 @@ class RolloutPlanner:
             self.run_log.log_groups(outcomes, forecast)
             self._write_later(step, values)
         return values
+
+    def check_run_folder(self) -> None:
+        """Raise if a run from the start would find another one in its folder.
+
+        Raises:
+            RunFolderError: the folder holds a run.
+        """
+        folder = self.args.rollout_log_dir
+        if folder is None or self.run_log is not None:
+            return
+        if os.path.exists(os.path.join(folder, "run.json")):
+            raise RunFolderError(
+                f"{folder} already holds a run. Resume it, or choose another folder."
+            )
 
     def open_run_log(self, config: dict[str, Any], step: int) -> None:
         """Open the run log on first use, continuing where `step` updates have been made."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from apportion.types import Prompts
 Row = dict[str, Any]
 
 GROUP_COLUMN = "group_index"
-"""Name under which every row, and so every reward function, learns its group's position."""
+"""Name under which rows, and so reward functions, learn their group's position in adaptive mode."""
 
 
 def prompts_of_rows(
@@ -99,8 +99,26 @@ def expand(heads: Sequence[Row], group: Sequence[int]) -> list[Row]:
     """Return one row a rollout, each a copy of its own that carries its group's position.
 
     Deep copies, because environments and reward functions may change the rows they are given.
+
+    Raises:
+        InvalidInputError: a row has a column of that name already.
     """
+    for head in heads:
+        check_group_column(head)
     return [{**copy.deepcopy(heads[index]), GROUP_COLUMN: int(index)} for index in group]
+
+
+def check_group_column(columns: Iterable[str]) -> None:
+    """Raise if a column of the data set would be overwritten.
+
+    Raises:
+        InvalidInputError: names it and the way out.
+    """
+    if GROUP_COLUMN in columns:
+        raise InvalidInputError(
+            f"The data set has a column {GROUP_COLUMN!r}, in which adaptive rollouts give each row "
+            "the position of its group. Rename the column."
+        )
 
 
 def _cell(row: Row, column: str) -> Any:

@@ -61,14 +61,15 @@ def execute(run: Run, out: Path) -> None:
     from apportion.prompt_key import prompt_key
     from apportion.training.arms import allocator_of, prompts_of
     from apportion.training.config import TrainConfig
+    from apportion.training.task import ID_COLUMN
 
     disable_progress_bar()
     started = time.perf_counter()
     problems, held_out = pool(run.pool), pool("held_out").problems
     model, tokenizer = load()
     config = TrainConfig(arm=run.arm, rollouts_per_prompt=run.rollouts_per_prompt)
-    rows = [{"prompt": p, "prompt_id": prompt_key(p)} for p in problems.prompts]
-    row_of = {row["prompt_id"]: i for i, row in enumerate(rows)}
+    rows = [{"prompt": p, ID_COLUMN: prompt_key(p)} for p in problems.prompts]
+    row_of = {row[ID_COLUMN]: i for i, row in enumerate(rows)}
 
     def success_of(keys):
         chosen = [row_of[str(key)] for key in keys]

@@ -63,8 +63,9 @@ class _Batch:
 class AdaptiveRolloutMixin:
     """Mix in before a subclass of `GRPOTrainer` or `RLOOTrainer`; ``args`` needs our fields.
 
-    >>> from trl.experimental.gmpo import GMPOTrainer  # doctest: +SKIP
-    >>> class AdaptiveGMPOTrainer(AdaptiveRolloutMixin, GMPOTrainer): ...  # doctest: +SKIP
+    ::
+
+        class AdaptiveGMPOTrainer(AdaptiveRolloutMixin, GMPOTrainer): ...
 
     Args:
         *args: the trainer's own arguments.

@@ -4,33 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from predictor_helpers import prompts, rewards
 from scipy.optimize import minimize
 
 from apportion.errors import InvalidInputError, StateError
 from apportion.predictor import MovingAverage, Oracle, Ridge
-from apportion.types import Outcomes, Prompts
-
-
-def rewards(rate_B, step=0, policy_step_B=None):
-    num_B = np.full(len(rate_B), 8)
-    sum_B = np.asarray(rate_B) * 8.0
-    policy_B = np.full(len(num_B), step) if policy_step_B is None else np.asarray(policy_step_B)
-    return Outcomes(
-        prompt_B=num_B.astype(np.str_),
-        num_requested_B=num_B,
-        num_rollouts_B=num_B,
-        reward_sum_B=sum_B,
-        reward_sumsq_B=sum_B,
-        num_tokens_B=0 * num_B,
-        num_truncated_B=0 * num_B,
-        step=step,
-        policy_step_B=policy_B,
-    )
-
-
-def prompts(size, feature_BD=None):
-    return Prompts(id_B=np.arange(size).astype(np.str_), feature_BD=feature_BD)
-
+from apportion.types import Prompts
 
 rates = st.lists(st.lists(st.floats(0, 1), min_size=1, max_size=4), min_size=1, max_size=9)
 

@@ -4,33 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from predictor_helpers import outcomes, prompts
 
 from apportion.errors import InvalidInputError, StateError
 from apportion.predictor import Beta
-from apportion.types import Outcomes, Prompts
 
 ROW = np.array([0])
-
-
-def outcomes(success_B, count_B, step=0, policy_step_B=None):
-    num_B = np.asarray(count_B, dtype=np.int64)
-    sum_B = np.asarray(success_B, dtype=np.float64)
-    policy_B = np.full(len(num_B), step) if policy_step_B is None else np.asarray(policy_step_B)
-    return Outcomes(
-        prompt_B=np.arange(len(num_B)).astype(np.str_),
-        num_requested_B=num_B,
-        num_rollouts_B=num_B,
-        reward_sum_B=sum_B,
-        reward_sumsq_B=sum_B,
-        num_tokens_B=0 * num_B,
-        num_truncated_B=0 * num_B,
-        step=step,
-        policy_step_B=policy_B.astype(np.int64),
-    )
-
-
-def prompts(size, **fields):
-    return Prompts(id_B=np.arange(size).astype(np.str_), **fields)
 
 
 def beta_of(success, count, **arguments):

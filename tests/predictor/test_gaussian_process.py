@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from predictor_helpers import outcomes, prompts
 from scipy.integrate import quad
 from scipy.special import expit, log_expit
 
@@ -12,28 +13,6 @@ from apportion.predictor import Beta, GaussianProcess, MovingAverage
 from apportion.predictor import gaussian_process as module
 from apportion.predictor.features import KernelFeatures
 from apportion.predictor.moments import logistic_moments, tilted_moments
-from apportion.types import Outcomes, Prompts
-
-
-def outcomes(success_B, count_B, step=0, policy_step_B=None):
-    num_B = np.asarray(count_B, dtype=np.int64)
-    sum_B = np.asarray(success_B, dtype=np.float64)
-    policy_B = np.full(len(num_B), step) if policy_step_B is None else np.asarray(policy_step_B)
-    return Outcomes(
-        prompt_B=np.arange(len(num_B)).astype(np.str_),
-        num_requested_B=num_B,
-        num_rollouts_B=num_B,
-        reward_sum_B=sum_B,
-        reward_sumsq_B=sum_B,
-        num_tokens_B=0 * num_B,
-        num_truncated_B=0 * num_B,
-        step=step,
-        policy_step_B=policy_B.astype(np.int64),
-    )
-
-
-def prompts(size, feature_BD=None, **fields):
-    return Prompts(id_B=np.arange(size).astype(np.str_), feature_BD=feature_BD, **fields)
 
 
 def process_of(feature_BD, size=None, **arguments):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from predictor_helpers import rewards
 from scipy.spatial.distance import pdist, squareform
 from scipy.special import expit, logit
 
@@ -11,23 +12,7 @@ from apportion.errors import InvalidInputError, StateError
 from apportion.predictor import VIP, Beta, GaussianProcess, Ridge
 from apportion.predictor import vip as module
 from apportion.predictor.features import median_distance, squared_distance
-from apportion.types import Outcomes, Prompts
-
-
-def rewards(rate_B, count=8, step=0):
-    num_B = np.full(len(rate_B), count)
-    sum_B = np.asarray(rate_B) * count
-    return Outcomes(
-        prompt_B=num_B.astype(np.str_),
-        num_requested_B=num_B,
-        num_rollouts_B=num_B,
-        reward_sum_B=sum_B,
-        reward_sumsq_B=sum_B,
-        num_tokens_B=0 * num_B,
-        num_truncated_B=0 * num_B,
-        step=step,
-        policy_step_B=np.full(len(num_B), step),
-    )
+from apportion.types import Prompts
 
 
 def vip_of(feature_BD, **arguments):

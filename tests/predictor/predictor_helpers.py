@@ -26,6 +26,6 @@ def outcomes(success_B, count_B, step=0, policy_step_B=None):
     )
 
 
-def rewards(rate_B, count=8, step=0, policy_step_B=None):
+def rewards(rate_B, step=0, policy_step_B=None, count=8):
     """Groups of equal size with these success rates."""
     return outcomes(np.asarray(rate_B) * count, np.full(len(rate_B), count), step, policy_step_B)

@@ -17,8 +17,7 @@ def test_ten_lines(capsys):
     printed = capsys.readouterr().out.splitlines()
     promised = re.findall(r"print\(.*\)\s+# (.*)", blocks()[0])
     assert printed[: len(promised)] == promised
-    assert len(promised) == 2
-    assert sum(map(int, printed[2].strip("[]").split())) == 64
+    assert len(promised) == 3
 
 
 def test_a_loop_of_your_own():

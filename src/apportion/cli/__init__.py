@@ -7,7 +7,8 @@ import errno
 import io
 import os
 import sys
-from typing import Any
+from importlib.metadata import version
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -38,6 +39,23 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"apportion {version('apportion')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Where should my rollouts go? Rollout allocation for RL with verifiable rewards."""
+
+
 app.command("allocate")(allocate_command)
 app.command("train")(train_command)
 app.add_typer(embedded_app, name="embedded")

@@ -21,6 +21,7 @@ from apportion.types import Allocation, Forecast
 
 _COLUMN_OF = {
     "id": "id",
+    "prompt": "id",
     "success": "success",
     "doubt": "doubt",
     "num_success": "num_success",
@@ -235,8 +236,8 @@ def _print_table(ids: Sequence[str], forecast: Forecast, found: Allocation) -> N
 
     table = Table()
     table.add_column("prompt", overflow="ellipsis", no_wrap=True)
-    table.add_column("success", justify="right")
-    table.add_column("rollouts", justify="right")
+    table.add_column("success", justify="right", no_wrap=True, min_width=7)
+    table.add_column("rollouts", justify="right", no_wrap=True, min_width=8)
     size = len(forecast)
     cut = size > _LONGEST_TABLE
     for at in range(size):

@@ -95,8 +95,8 @@ def stage_display() -> Iterator[Callable[[str, int, int, float], None]]:
 
 def _progress(console: Console, *columns: TextColumn) -> Progress:
     return Progress(
-        TextColumn("{task.description:<18}"),
-        BarColumn(),
+        TextColumn("{task.description:<16}"),
+        BarColumn(bar_width=12),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
@@ -110,10 +110,10 @@ def _note(values: dict[str, Any]) -> str:
     parts = []
     for label, name in (
         ("reward", "reward_prompt_mean"),
-        ("groups without signal", "frac_groups_without_signal"),
+        ("no signal", "frac_groups_without_signal"),
     ):
         if values.get(name) is not None:
             parts.append(f"{label} {values[name]:.3f}")
     if values.get("fallback"):
-        parts.append("even split: the forecast has no skill yet")
+        parts.append("(even)")
     return "  ".join(parts)

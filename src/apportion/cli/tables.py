@@ -34,6 +34,10 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
     for line in (*_lines(summary), *summary["notes"]):
         console.print(line, highlight=False)
     console.print(f"run folder  {folder}", highlight=False)
+    if summary["success"]:
+        console.print(
+            f"pass@{K}, worst@{K}: expected best and worst reward of {K} rollouts", highlight=False
+        )
 
 
 def print_comparison(result: dict[str, Any], folder: Path) -> None:
@@ -46,7 +50,7 @@ def print_comparison(result: dict[str, Any], folder: Path) -> None:
         first = next(iter(result["arms"].values()))["success"][split]
         table = Table(
             title=f"mean success on the {name} problems (before: {first['before']:.4f}), "
-            f"{num_seeds} seeds, {result['budget']:,} rollouts each",
+            f"seeds: {num_seeds}, {result['budget']:,} rollouts each",
             title_justify="left",
         )
         for column in ("arm", "after", "minus uniform, paired [95%]", "rollouts to uniform's end"):
@@ -61,10 +65,11 @@ def print_comparison(result: dict[str, Any], folder: Path) -> None:
             )
         console.print(table)
     _print_mechanism(console, result)
+    data = config["dataset"] or f"pool {config['pool']}"
     console.print(
-        f"pool {config['pool']}, n = {config['rollouts_per_prompt']}, "
+        f"{data}, n = {config['rollouts_per_prompt']}, "
         f"{config['prompts_per_step']} prompts a step, learning rate {config['learning_rate']:g}, "
-        f"seeds {result['seeds'][0]} to {result['seeds'][-1]}; all runs in {folder}",
+        f"seeds {', '.join(map(str, result['seeds']))}; all runs in {folder}",
         highlight=False,
     )
 
@@ -98,14 +103,16 @@ def _lines(summary: dict[str, Any]) -> list[str]:
     lines = [
         f"rollouts    {summary['num_rollouts']:,} of {summary['budget']:,} budgeted, "
         f"in {summary['num_steps']} steps",
-        f"signal      {summary['share_with_signal']:.1%} of groups had unequal rewards",
+        f"no signal   {1.0 - summary['share_with_signal']:.1%} of groups had equal rewards",
     ]
-    variance = summary["gradient_variance"]
+    is_even = summary["config"]["arm"] == "uniform"
+    expected, variance = summary["expected_variance"], summary["gradient_variance"]
+    if expected is not None:
+        whose = "adaptive rollouts would have had" if is_even else "the forecasts expected"
+        lines.append(f"variance    {whose} {expected:.2f} of an even split's")
     if variance:
-        lines.append(
-            f"variance    {variance['against_uniform']:.3f} of an even split's "
-            f"(oracle {variance['oracle_against_uniform']:.3f})"
-        )
+        ours = "" if is_even else f"{variance['against_uniform']:.2f} by the exact success, "
+        lines.append(f"            {ours}an oracle {variance['oracle_against_uniform']:.2f}")
     against = "the exact success" if variance else "the observed means, noise included"
     if error["forecast"] is not None:
         lines.append(
@@ -118,7 +125,10 @@ def _lines(summary: dict[str, Any]) -> list[str]:
     )
     even = summary["num_uniform_steps"]
     if even:
-        lines.append(f"even split  in {even} steps, while the forecast had no skill to go by")
+        split = "would have been" if is_even else "was"
+        lines.append(
+            f"even split  {split} chosen in {even} of {summary['num_steps']} steps: no skill"
+        )
     return lines
 
 

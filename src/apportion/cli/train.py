@@ -177,8 +177,9 @@ def train_command(
 ) -> None:
     """Train with adaptive rollouts, exactly on budget, and show what they bought.
 
-    Without any option: the embedded language model learns reasoning-gym problems, about a minute on
-    one core. With --compare: several arms on the same prompts, budget and seeds.
+    Without any option the embedded language model learns reasoning-gym problems (a minute).
+
+    With --compare several arms run on the same prompts, budget and seeds.
     """
     # Before torch is first imported: more than one thread is slower for a model this small.
     os.environ.setdefault("OMP_NUM_THREADS", "1" if model is None else str(os.cpu_count() or 1))

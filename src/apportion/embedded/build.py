@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -227,9 +228,15 @@ def _batches(
 def _export(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path, dtype: torch.dtype
 ) -> None:
-    """Write a copy of the model in ``dtype`` with its tokenizer."""
+    """Write a copy of the model stored in ``dtype``, with its tokenizer.
+
+    The configuration says float32, so that who loads it without further ado can train it.
+    """
     copy = LlamaForCausalLM(model.config)
     copy.load_state_dict(model.state_dict())
     copy.to(dtype).save_pretrained(folder)
+    path = folder / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8")) | {"dtype": "float32"}
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     tokenizer.save_pretrained(folder)
     (folder / "model.safetensors").chmod(0o644)  # written readable for its owner alone

@@ -20,7 +20,7 @@ from apportion.embedding import TextEmbedding
 from apportion.errors import InvalidInputError, MissingExtraError, RunFolderError
 from apportion.prompt_key import prompt_text
 from apportion.prompt_stream import prompt_stream
-from apportion.run_log import RunLog, lock_folder, read_config
+from apportion.run_log import RunLog, lock_folder, read_config, read_lines
 from apportion.training import summary
 from apportion.training.arms import allocator_of, mode_of, prompts_of
 from apportion.training.config import TrainConfig
@@ -71,13 +71,15 @@ def run(
     """
     _hush(everything=config.is_embedded)
     with _locked(folder) as lock:
-        if not resume and (folder / "run.json").exists():
+        is_there = (folder / "run.json").exists()
+        if is_there and not resume and read_lines(folder / "batches.jsonl"):
             raise RunFolderError(
                 f"{folder} already holds a run. Resume it, or choose another folder."
             )
         task = load_task(config)
         embedding = TextEmbedding().fit([prompt_text(row["prompt"]) for row in task.rows])
-        watch = Watch(config, task, folder, lock, on_step, resume=resume)
+        # A run that failed before its first step is begun anew, under the lock.
+        watch = Watch(config, task, folder, lock, on_step, resume=resume or is_there)
         trainer = _trainer(watch, embedding)
         checkpoint = last_checkpoint(folder) if resume else None
         with _stop_on_signal() as asked:
@@ -89,6 +91,8 @@ def run(
             except Exception:
                 _save_what_is_done(trainer, folder)
                 raise
+        # TRL's model card knows neither the model nor the data of a run like this.
+        (folder / "checkpoints" / "README.md").unlink(missing_ok=True)
     if watch.stopped:
         raise Stopped(f"stopped after step {trainer.state.global_step} of {config.steps}")
     text_of = task.text_of()
@@ -237,6 +241,13 @@ def _load_model(task: Task, *, is_embedded: bool) -> tuple[Any, Any]:
         )
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
+    for text in (prompt_text(row["prompt"]) for row in task.rows):
+        try:
+            tokenizer(text)
+        except Exception as error:  # tokenizers raise bare exceptions
+            raise InvalidInputError(
+                f"The tokenizer of {path!r} cannot read the prompt {text[:60]!r}: {error}"
+            ) from error
     return model, tokenizer
 
 

@@ -69,6 +69,7 @@ def summarise(
         "budget": config.budget,
         "share_with_signal": _share_with_signal(steps),
         "gradient_variance": _variance(config, steps),
+        "expected_variance": _expected_variance(lines),
         "forecast_error": _forecast_errors(steps, features),
         "num_uniform_steps": sum(bool(row.get("fallback")) for row in lines),
         "notes": list(notes),
@@ -180,6 +181,13 @@ def _variance(config: TrainConfig, steps: list[StepGroups]) -> dict[str, float] 
         uniform += best.uniform_variance
         oracle += best.variance
     return {"against_uniform": ours / uniform, "oracle_against_uniform": oracle / uniform}
+
+
+def _expected_variance(lines: list[dict[str, Any]]) -> float | None:
+    """Variance against an even split's, as forecast before each step; in shadow, as it would be."""
+    names = ("variance_ratio", "shadow_variance_ratio")
+    ratios = [line[name] for line in lines for name in names if line.get(name) is not None]
+    return float(np.mean(ratios)) if ratios else None
 
 
 def _forecast_errors(steps: list[StepGroups], features: Features) -> dict[str, float | None]:

@@ -197,6 +197,8 @@ def _load_rows(config: TrainConfig) -> tuple[list[dict[str, Any]], tuple[str, ..
     path = Path(config.dataset)
     if path.is_dir() and not any(path.rglob("*.*")):
         raise InvalidInputError(f"The data set folder {path} is empty.")
+    if path.suffix in _FILE_KINDS and not path.is_file():
+        raise InvalidInputError(f"The data set {path} cannot be loaded: there is no such file.")
     if path.is_file() and path.suffix not in _FILE_KINDS:
         raise InvalidInputError(
             f"The data set {path} ends in {path.suffix!r}, but must be one of "

@@ -1,0 +1,129 @@
+"""What follows a run: evaluates it, notes the exact success of each batch, shows progress."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from apportion.prompt_stream import prompt_stream
+from apportion.run_log import RunLog
+from apportion.training import summary
+from apportion.training.config import TrainConfig
+from apportion.training.task import ID_COLUMN, Measured, Task
+from apportion.validate import FloatArray
+
+OnStep = Callable[[int, dict[str, Any]], None]
+
+
+class Watch:
+    """Follows a run: evaluates it, notes the exact success of each batch, shows progress."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        task: Task,
+        folder: Path,
+        lock: TextIO,
+        on_step: OnStep | None,
+        *,
+        resume: bool,
+    ) -> None:
+        self.config, self.task, self.folder = config, task, folder
+        # One epoch for the whole run: trainers restart their order when resumed in a later one.
+        steps = prompt_stream(len(task.rows), config.prompts_per_step, seed=config.seed)
+        self.order = np.concatenate(list(islice(steps, config.steps)))
+        self._lock, self._resume = lock, resume
+        self.trainer: Any = None
+        self.asked_to_stop = threading.Event()
+        self.stopped = False
+        self._on_step = on_step
+        self._row_of = {row[ID_COLUMN]: row for row in task.rows}
+        self._batch: dict[str, Any] = {}
+        self._started = 0.0
+        times = np.linspace(0, config.steps, config.num_evaluations + 1)
+        self._due = set(np.round(times).astype(int).tolist())
+
+    def callback(self) -> Any:
+        """Return the trainer callback that drives this watch."""
+        from transformers import TrainerCallback
+
+        watch = self
+
+        class WatchCallback(TrainerCallback):
+            def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+                watch.open(state.global_step)
+
+            def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+                watch.before(state.global_step)
+
+            def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+                watch.after(state.global_step)
+                if watch.asked_to_stop.is_set() and state.global_step < watch.config.steps:
+                    watch.stopped = True
+                    control.should_save = control.should_training_stop = True
+
+        return WatchCallback()
+
+    def open(self, step: int) -> None:
+        """Open the run folder where the run stands, and measure where it starts."""
+        self.trainer.planner.run_log = RunLog.create(
+            self.folder,
+            {"train": self.config.to_dict()},
+            resume_step=step if self._resume else None,
+            lock=self._lock,
+        )
+        if step == 0:
+            self.evaluate(0)
+
+    def success_of(self, keys: Any) -> FloatArray:
+        """Return the exact success of prompts, by key, under the policy as it stands."""
+        return self.measure([self._row_of[str(key)] for key in keys]).success_Q
+
+    def measure(self, rows: list[dict[str, Any]]) -> Measured:
+        """Return how well the policy as it stands does on rows."""
+        trainer = self.trainer
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        return self.task.measure(model, trainer.processing_class, rows)
+
+    def before(self, step: int) -> None:
+        """Note what the exact success is before a step samples."""
+        self._batch = {}
+        if self.task.is_exact:
+            size = self.config.prompts_per_step
+            rows = [self.task.rows[i] for i in self.order[step * size : (step + 1) * size]]
+            self._batch["success"] = self.measure(rows).success_Q.tolist()
+        self._started = time.perf_counter()
+
+    def after(self, num_steps: int) -> None:
+        """Log a step that was finished, evaluate if it is time, show progress."""
+        self._batch["seconds"] = time.perf_counter() - self._started
+        self._log().log_batch(num_steps - 1, self._batch)
+        if num_steps in self._due:
+            self.evaluate(num_steps)
+        if self._on_step is not None:
+            self._on_step(num_steps, self.trainer.planner.last_values)
+
+    def evaluate(self, step: int) -> None:
+        """Measure success on every split; samples only at the start and at the end."""
+        if not self.task.is_exact and step not in (0, self.config.steps):
+            return
+        for split, rows in self.task.evaluation.items():
+            measured = self.measure(rows)
+            self._log().log_evaluation(
+                step,
+                compute=step * self.config.budget_per_step,
+                split=split,
+                values=summary.measured_values(measured),
+                prompts=[row[ID_COLUMN] for row in rows],
+                success_Q=measured.success_Q,
+            )
+
+    def _log(self) -> RunLog:
+        log: RunLog = self.trainer.planner.run_log
+        return log

@@ -49,3 +49,12 @@ class MissingExtraError(ApportionError, ImportError):
     def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str]]:
         """Stay picklable although the constructor takes other arguments than the message."""
         return type(self), (self.package, self.extra)
+
+
+def first_line(error: BaseException) -> str:
+    r"""Return the first line of an error's message; its kind if it says nothing.
+
+    >>> first_line(ValueError("no such file\nand a long story"))
+    'no such file'
+    """
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

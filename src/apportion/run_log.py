@@ -93,9 +93,7 @@ class RunLog:
             if resume_step is not None:
                 cut_back(path, resume_step)
             elif (path / "run.json").exists():
-                raise RunFolderError(
-                    f"{path} already holds a run. Resume it, or choose another folder."
-                )
+                raise holds_a_run(path)
             described = {
                 "format": FORMAT,
                 "version": VERSION,
@@ -343,6 +341,11 @@ def _finite(items: Any) -> Iterator[tuple[str, Any]]:
         number = value.item() if hasattr(value, "item") else value
         bad = isinstance(number, float) and not math.isfinite(number)
         yield name, None if bad else number
+
+
+def holds_a_run(folder: str | os.PathLike[str]) -> RunFolderError:
+    """Return the error of a writer that would begin a run where one already is."""
+    return RunFolderError(f"{folder} already holds a run. Resume it, or choose another folder.")
 
 
 def lock_folder(folder: str | os.PathLike[str]) -> TextIO:

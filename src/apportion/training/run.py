@@ -13,9 +13,9 @@ from types import FrameType
 from typing import Any, TextIO
 
 from apportion.embedding import TextEmbedding
-from apportion.errors import InvalidInputError, MissingExtraError, RunFolderError
+from apportion.errors import InvalidInputError, MissingExtraError, first_line
 from apportion.prompt_key import prompt_text
-from apportion.run_log import lock_folder, read_config, read_lines
+from apportion.run_log import holds_a_run, lock_folder, read_config, read_lines
 from apportion.training import summary
 from apportion.training.arms import allocator_of, mode_of, prompts_of
 from apportion.training.config import TrainConfig
@@ -67,9 +67,7 @@ def run(
     with _locked(folder) as lock:
         is_there = (folder / "run.json").exists()
         if is_there and not resume and read_lines(folder / "batches.jsonl"):
-            raise RunFolderError(
-                f"{folder} already holds a run. Resume it, or choose another folder."
-            )
+            raise holds_a_run(folder)
         task = load_task(config)
         embedding = TextEmbedding().fit([prompt_text(row["prompt"]) for row in task.rows])
         # A run that failed before its first step is begun anew, under the lock.
@@ -223,10 +221,9 @@ def _load_model(task: Task, *, is_embedded: bool) -> tuple[Any, Any]:
         tokenizer = AutoTokenizer.from_pretrained(path)
         model = AutoModelForCausalLM.from_pretrained(path, dtype="float32")
     except (OSError, ValueError, KeyError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InvalidInputError(
-            f"The model {path!r} cannot be loaded: {reason}. Give a folder with a Hugging Face "
-            "model, or a hub id that can be reached from here."
+            f"The model {path!r} cannot be loaded: {first_line(error)}. Give a folder with a "
+            "Hugging Face model, or a hub id that can be reached from here."
         ) from error
     if not isinstance(task.rows[0]["prompt"], str) and not tokenizer.chat_template:
         raise InvalidInputError(

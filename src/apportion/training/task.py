@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from apportion.errors import InvalidInputError, MissingExtraError
+from apportion.errors import InvalidInputError, MissingExtraError, first_line
 from apportion.prompt_key import prompt_key, prompt_text
 from apportion.training.config import TrainConfig
 from apportion.training.rewards import RewardFunction, load_reward
@@ -212,9 +212,8 @@ def _load_rows(config: TrainConfig) -> tuple[list[dict[str, Any]], tuple[str, ..
             table = load_dataset(config.dataset, split="train")
         rows = [dict(row) for row in table]
     except Exception as error:  # the loader raises dozens of kinds for a file it cannot read
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InvalidInputError(
-            f"The data set {config.dataset!r} cannot be loaded: {reason}. "
+            f"The data set {config.dataset!r} cannot be loaded: {first_line(error)}. "
             "Give a .jsonl, .csv or .parquet file, a folder, or a hub id."
         ) from error
     return _checked_rows(rows, config)

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from apportion.allocator import RolloutAllocator
-from apportion.errors import InvalidInputError, RunFolderError
-from apportion.run_log import RunLog
+from apportion.errors import InvalidInputError
+from apportion.run_log import RunLog, holds_a_run
 from apportion.types import Allocation, Outcomes, Prompts
 from apportion.validate import FloatArray, IntArray
 
@@ -151,9 +151,7 @@ class RolloutPlanner:
         if folder is None or self.run_log is not None:
             return
         if os.path.exists(os.path.join(folder, "run.json")):
-            raise RunFolderError(
-                f"{folder} already holds a run. Resume it, or choose another folder."
-            )
+            raise holds_a_run(folder)
 
     def open_run_log(self, config: dict[str, Any], step: int) -> None:
         """Open the run log on first use, continuing where `step` updates have been made."""

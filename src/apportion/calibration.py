@@ -54,6 +54,43 @@ def log_score(
     return float(score_B.sum() / num_B.sum()) if num_B.sum() else 0.0
 
 
+def log_likelihood(
+    forecast: Forecast,
+    num_rollouts_B: ArrayLike,
+    reward_sum_B: ArrayLike,
+    *,
+    floor: float = 1e-3,
+) -> float:
+    """Return the mean log probability of a group under forecast *and doubt*; nearer to 0 is better.
+
+    k of n under the Beta distribution of the forecast's mean and variance (beta-binomial),
+    ``log C(n, k) + log B(a + k, b + n - k) - log B(a, b)``; binomial where there is no doubt. Means
+    are cut to [floor, 1 - floor]. Unlike `log_score` it rewards honest doubt.
+
+    Args:
+        forecast: what was believed before sampling.
+        num_rollouts_B: scored rollouts n.
+        reward_sum_B: their successes k; fractions count as such.
+        floor: how far forecasts are kept from 0 and 1.
+
+    >>> log_likelihood(Forecast.of_success([0.5], [1 / 12]), [1], [1]).__round__(4)
+    -0.6931
+    """
+    from scipy.special import betaln, gammaln
+
+    num_B, sum_B = _outcomes(forecast, num_rollouts_B, reward_sum_B)
+    if not len(num_B):
+        return 0.0
+    mean_B = np.clip(forecast.mean_B, floor, 1.0 - floor)
+    # a + b = m(1-m)/var - 1, between almost certain and almost two points.
+    doubt_B = np.maximum(forecast.var_B, 1e-300)
+    strength_B = np.clip(mean_B * (1.0 - mean_B) / doubt_B - 1.0, 1e-3, 1e9)
+    a_B, b_B = mean_B * strength_B, (1.0 - mean_B) * strength_B
+    ways_B = gammaln(num_B + 1.0) - gammaln(sum_B + 1.0) - gammaln(num_B - sum_B + 1.0)
+    beta_B = betaln(a_B + sum_B, b_B + num_B - sum_B) - betaln(a_B, b_B)
+    return float((ways_B + beta_B).mean())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reliability:
     """Forecasts and what came of them, by bins of the forecast.

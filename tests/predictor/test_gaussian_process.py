@@ -1,18 +1,16 @@
-"""GaussianProcess: a dense Gaussian process and scipy's quadrature are the oracles."""
+"""GaussianProcess: a dense Gaussian process is the oracle."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from predictor_helpers import outcomes, prompts
-from scipy.integrate import quad
-from scipy.special import expit, log_expit
+from scipy.special import expit
 
 from apportion.errors import InvalidInputError, StateError
 from apportion.predictor import Beta, GaussianProcess, MovingAverage
 from apportion.predictor import gaussian_process as module
 from apportion.predictor.features import KernelFeatures
-from apportion.predictor.moments import logistic_moments, tilted_moments
 
 
 def process_of(feature_BD, size=None, **arguments):
@@ -60,67 +58,6 @@ def test_equals_dense_regression_with_the_same_sites(decay, residual_var):
         np.testing.assert_allclose(
             latent, dense_latent(process, np.arange(size), step + 2), rtol=1e-8, atol=1e-8
         )
-
-
-def quadrature_moments(mean, var, success, count):
-    def log_density(f):
-        return (
-            success * log_expit(f) + (count - success) * log_expit(-f) - (f - mean) ** 2 / 2 / var
-        )
-
-    grid = np.linspace(mean - var * count - 9, mean + var * count + 9, 400_001)
-    top = grid[log_density(grid).argmax()]
-    inside = grid[log_density(grid) > log_density(top) - 45.0]
-    low, high = inside[0] - 0.01, inside[-1] + 0.01
-    pieces = np.linspace(low, high, 9)
-
-    def moment(power):
-        return sum(
-            quad(
-                lambda f: (f - top) ** power * np.exp(log_density(f) - log_density(top)),
-                *pieces[i : i + 2],
-                epsabs=1e-13,
-            )[0]
-            for i in range(8)
-        )
-
-    zeroth, first = moment(0), moment(1)
-    return top + first / zeroth, moment(2) / zeroth - (first / zeroth) ** 2
-
-
-@pytest.mark.parametrize("var", [1e-4, 0.3, 2.0, 4.0])
-@pytest.mark.parametrize(("success", "count"), [(0, 8), (3, 8), (0, 64), (64, 64), (0.3, 0.7)])
-@pytest.mark.parametrize("mean", [-6.0, 0.0, 1.5])
-def test_moment_matching_against_quadrature(mean, var, success, count):
-    found = tilted_moments(*np.array([[mean], [var], [success], [count]], dtype=np.float64))
-    expected = quadrature_moments(mean, var, success, count)
-    assert found[0][0] == pytest.approx(expected[0], abs=2e-5 * np.sqrt(expected[1]))
-    assert found[1][0] == pytest.approx(expected[1], rel=2e-5)
-
-
-@given(
-    st.floats(-30, 30),
-    st.floats(1e-8, 1e4),
-    st.floats(0, 64),
-    st.floats(0, 64),
-)
-def test_moment_matching_stays_finite_and_never_widens(mean, var, success, failure):
-    args = np.array([[mean], [var], [success], [success + failure]])
-    first, second = tilted_moments(*args)
-    assert np.isfinite(first[0])
-    assert 0.0 < second[0] <= var
-
-
-@pytest.mark.parametrize(("mean", "var"), [(0.0, 0.1), (-3.0, 2.0), (5.0, 6.0)])
-def test_moments_of_the_logistic_against_quadrature(mean, var):
-    def expect(power):
-        return quad(
-            lambda z: expit(mean + np.sqrt(var) * z) ** power * np.exp(-z * z / 2), -12, 12
-        )[0] / np.sqrt(2 * np.pi)
-
-    first, second = logistic_moments(np.array([mean]), np.array([var]))
-    assert first[0] == pytest.approx(expect(1), abs=1e-6)
-    assert second[0] == pytest.approx(expect(2) - expect(1) ** 2, abs=1e-5)
 
 
 visits = st.lists(

@@ -1,6 +1,10 @@
-"""Finite features of the Gaussian kernel, so that a process over prompts runs in weight space.
+"""Finite features of a kernel of several widths, so that a process over prompts has few weights.
 
-    K(x, x') = exp(-|x - x'|^2 / (2 h^2)),      phi(x) . phi(x') ~ K(x, x')
+    K(x, x') = 1/3 sum_s exp(-|x - x'|^2 / (2 (s m)^2)),  s in 0.2, 0.4, 0.8
+    phi(x) . phi(x') ~ K(x, x')
+
+m is the median distance of rows. The narrow part tells near twins apart, the wide part carries
+what little text says of a hard problem; no single width does well on both.
 
 Nystroem's construction: with the kernel matrix ``U diag(s) U'`` of A anchors, the leading M
 eigenvectors give ``phi(x) = diag(s_M)^(-1/2) U_M' k(x)``, the best M features for the anchors;
@@ -23,8 +27,8 @@ from apportion.validate import FloatArray
 
 NUM_ANCHORS = 512
 NUM_FEATURES = 96
-BANDWIDTH_SHARE = 0.3
-"""Bandwidth h as a share of the median distance: near the best on text features of any width."""
+_WIDEST, _NUM_WIDTHS = 0.8, 3
+"""Widths as shares of the median distance, each half of the one before."""
 _MAX_MEDIAN_ROWS = 1_000
 _RELATIVE_RANK = 1e-6
 _ROUNDING = 1e-7
@@ -34,24 +38,24 @@ _LEAST_DISTANCE = 1e-100
 
 
 class KernelFeatures:
-    """Maps rows (B, D) to M features whose products are the Gaussian kernel.
+    """Maps rows (B, D) to M features whose products are the kernel.
 
     Rows of NaN (prompts that brought no features) have phi = 0: the kernel tells nothing of them.
 
     >>> row_QD = np.linspace(0.0, 1.0, 9)[:, None]
     >>> phi_QM = KernelFeatures.fit(row_QD)(row_QD)
-    >>> h = BANDWIDTH_SHARE * median_distance(row_QD)
-    >>> bool(np.allclose(phi_QM @ phi_QM.T, np.exp(-((row_QD - row_QD.T) ** 2) / (2 * h * h))))
+    >>> kernel_QQ = multi_scale_kernel(row_QD, row_QD, median_distance(row_QD))
+    >>> bool(np.allclose(phi_QM @ phi_QM.T, kernel_QQ))
     True
     """
 
-    def __init__(self, anchor_AD: FloatArray, map_AM: FloatArray, bandwidth: float) -> None:
+    def __init__(self, anchor_AD: FloatArray, map_AM: FloatArray, scale: float) -> None:
         """Use `KernelFeatures.fit`."""
-        self._anchor_AD, self._map_AM, self.bandwidth = anchor_AD, map_AM, bandwidth
+        self._anchor_AD, self._map_AM, self._scale = anchor_AD, map_AM, scale
 
     @classmethod
     def fit(cls, feature_QD: FloatArray) -> KernelFeatures:
-        """Choose anchors evenly among the rows, the bandwidth and the features.
+        """Choose anchors evenly among the rows, the scale and the features.
 
         Args:
             feature_QD: rows to learn from; at most `NUM_ANCHORS` become anchors.
@@ -59,9 +63,9 @@ class KernelFeatures:
         known_QD = feature_QD[~np.isnan(feature_QD).any(axis=1)]
         if known_QD.shape[0] == 0 or known_QD.shape[1] == 0:
             return cls(np.zeros((0, feature_QD.shape[1])), np.zeros((0, 0)), 1.0)
-        bandwidth = BANDWIDTH_SHARE * median_distance(known_QD)
+        scale = median_distance(known_QD)
         anchor_AD = np.unique(known_QD[evenly(len(known_QD), NUM_ANCHORS)], axis=0)
-        value_A, vector_AA = np.linalg.eigh(gaussian_kernel(anchor_AD, anchor_AD, bandwidth))
+        value_A, vector_AA = np.linalg.eigh(multi_scale_kernel(anchor_AD, anchor_AD, scale))
         num_kept = int(np.sum(value_A[-NUM_FEATURES:] > _RELATIVE_RANK * value_A[-1]))
         leading = slice(len(value_A) - num_kept, None)
         vector_AM = vector_AA[:, leading]
@@ -69,7 +73,7 @@ class KernelFeatures:
         vector_AM = vector_AM * np.sign(
             vector_AM[np.abs(vector_AM).argmax(axis=0), np.arange(num_kept)]
         )
-        return cls(anchor_AD, vector_AM / np.sqrt(value_A[leading]), bandwidth)
+        return cls(anchor_AD, vector_AM / np.sqrt(value_A[leading]), scale)
 
     @property
     def num_inputs(self) -> int:
@@ -86,17 +90,17 @@ class KernelFeatures:
         missing_B = np.asarray(np.isnan(feature_BD).any(axis=1))
         if missing_B.any():
             feature_BD = np.where(missing_B[:, None], 0.0, feature_BD)
-        kernel_BA = gaussian_kernel(feature_BD, self._anchor_AD, self.bandwidth)
+        kernel_BA = multi_scale_kernel(feature_BD, self._anchor_AD, self._scale)
         phi_BM: FloatArray = kernel_BA @ self._map_AM
         phi_BM[missing_B] = 0.0
         return phi_BM
 
     def state_dict(self) -> State:
-        """Return anchors, map and bandwidth."""
+        """Return anchors, map and scale."""
         return {
             "anchor_AD": self._anchor_AD.copy(),
             "anchor_map_AM": self._map_AM.copy(),
-            "bandwidth": np.array([self.bandwidth]),
+            "bandwidth": np.array([self._scale]),
         }
 
     @classmethod
@@ -160,7 +164,7 @@ def evenly(size: int, most: int) -> NDArray[np.int64]:
 def saved_bandwidth(state: Mapping[str, NDArray[Any]], *, unset: bool = False) -> float:
     """Return the saved bandwidth, above 0 (or 0 where `unset` is legal), or raise `StateError`."""
     bandwidth = float(saved(state, "bandwidth", size=1)[0])
-    if (unset and bandwidth == 0.0) or BANDWIDTH_SHARE * _LEAST_DISTANCE <= bandwidth < 1e150:
+    if (unset and bandwidth == 0.0) or _LEAST_DISTANCE <= bandwidth < 1e150:
         return bandwidth
     raise StateError(f"The saved bandwidth is {bandwidth:g}, but must be above 0. Start afresh.")
 
@@ -175,3 +179,19 @@ def gaussian_kernel(left_AD: FloatArray, right_BD: FloatArray, bandwidth: float)
     with np.errstate(over="ignore"):  # far beyond the bandwidth the kernel is 0
         squared_AB *= -0.5 / bandwidth**2
     return np.exp(squared_AB, out=squared_AB)
+
+
+def multi_scale_kernel(left_AD: FloatArray, right_BD: FloatArray, scale: float) -> FloatArray:
+    """Return the mean of Gaussian kernels of 0.8, 0.4 and 0.2 of the scale, (A, B).
+
+    >>> multi_scale_kernel(np.array([[0.0]]), np.array([[0.0], [0.4]]), 1.0).round(3)
+    array([[1.   , 0.541]])
+    """
+    narrowing_AB = gaussian_kernel(left_AD, right_BD, _WIDEST * scale)
+    total_AB = narrowing_AB.copy()
+    for _ in range(_NUM_WIDTHS - 1):
+        narrowing_AB **= 2  # half the width is the fourth power
+        narrowing_AB **= 2
+        total_AB += narrowing_AB
+    total_AB /= _NUM_WIDTHS
+    return total_AB

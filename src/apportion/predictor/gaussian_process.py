@@ -258,7 +258,7 @@ class GaussianProcess:
             part = slice(start, start + _CHUNK)
             row, k, n = row_B[part], (weight_B * success_B)[part], (weight_B * count_B)[part]
             old = self._latent(row, self._clock, weights)
-            mean_B, var_B = tilted_moments(old.mean_B, old.var_B, k, n)
+            mean_B, var_B, _ = tilted_moments(old.mean_B, old.var_B, k, n)
             tau_B = old.tau_B + np.maximum(1.0 / var_B - 1.0 / old.var_B, 0.0)
             nu_B = old.nu_B + mean_B / var_B - old.mean_B / old.var_B
             omega_B, eta_B = self._share(tau_B, nu_B)

@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from apportion.cli.allocate import allocate_command
+from apportion.cli.audit import audit_command
 from apportion.cli.embedded import embedded_app
 from apportion.cli.train import train_command
 from apportion.errors import ApportionError
@@ -57,6 +58,7 @@ def _options(
 
 
 app.command("allocate")(allocate_command)
+app.command("audit")(audit_command)
 app.command("train")(train_command)
 app.add_typer(embedded_app, name="embedded")
 

@@ -20,6 +20,7 @@ _OWN_WEIGHT = 1.0
 """Sum of m(1-m) at which a prompt's own dispersion counts as much as that of all."""
 _LEAST = 0.01
 _START = 1.0
+_LEAST_SUM = 1e-12
 
 
 class Dispersion:
@@ -52,10 +53,12 @@ class Dispersion:
         mean = total / num
         # 0/1 rewards have sumsq = sum; what exceeds it is float noise.
         square = np.clip(sumsq_B[many_B], total * mean, total)
-        variance = (square - total * mean) / (num - 1.0)
-        spread = (num - 1.0) * variance
-        most = (num - 1.0) * (mean * (1.0 - mean) + variance / num)
-        self._all_A = _KEEP * self._all_A + np.array([spread.sum(), most.sum()])
+        spread = square - total * mean
+        # (n - 1) (r(1-r) + s^2/n), in a form that equals `spread` exactly for 0/1 rewards
+        most = spread + (1.0 - 1.0 / num) * (total - square)
+        if most.any():  # constant groups of 0 or 1 tell nothing, and must not wear the sums away
+            new_A = np.array([spread.sum(), most.sum()])
+            self._all_A = np.maximum(_KEEP * self._all_A + new_A, _LEAST_SUM)
         self._spread.values[row] = _KEEP_OWN * self._spread.values[row] + spread
         self._most.values[row] = _KEEP_OWN * self._most.values[row] + most
 
@@ -73,5 +76,5 @@ class Dispersion:
         found = cls()
         found._spread.replace(saved(state, "reward_spread_Q", size=size, at_least=0.0))
         found._most.replace(saved(state, "reward_most_Q", size=size, at_least=0.0))
-        found._all_A = saved(state, "reward_sums", size=2, at_least=1e-300)
+        found._all_A = saved(state, "reward_sums", size=2, at_least=_LEAST_SUM)
         return found

@@ -144,8 +144,9 @@ class FilterBank:
             self._latest = None
         if prompts.prior_mean_B is None or prompts.prior_count_B is None:
             return
-        known_B = np.flatnonzero(prompts.prior_count_B > 0)
-        count_B = np.minimum(prompts.prior_count_B[known_B], self.max_prior_count)
+        count_B = np.minimum(prompts.prior_count_B, self.max_prior_count)
+        known_B = np.flatnonzero(count_B > 0)
+        count_B = count_B[known_B]
         success_B = prompts.prior_mean_B[known_B] * count_B
         self._learn(num_known + known_B, success_B, count_B, np.zeros(len(known_B), dtype=np.int64))
 
@@ -162,7 +163,7 @@ class FilterBank:
         mean_B, var_B = _mixture(first_BK, second_BK, self.rate_weight_K)
         mean_B = np.clip(mean_B, _EDGE, 1.0 - _EDGE)
         most_B = mean_B * (1.0 - mean_B)
-        var_B = np.clip(var_B, 0.0, most_B)
+        var_B = np.clip(var_B, _EDGE * most_B, most_B)
         return Forecast(
             mean_B=mean_B,
             var_B=var_B,
@@ -215,6 +216,12 @@ class FilterBank:
         population = Population.of_state(state, size=size, num_features=1 + kernel.num_features)
         trend, dispersion = Trend.of_state(state), Dispersion.of_state(state, size=size)
         clock = int(saved(state, "clock", size=1, dtype=np.int64, at_least=0)[0])
+        for name in ("share_clock", "trend_step"):
+            if int(state[name][0]) != clock:
+                raise StateError(
+                    f"The saved {name} is {int(state[name][0])}, but clock is {clock}. "
+                    "Start without the state."
+                )
         arrays: dict[str, Any] = {
             "tau_QK": saved(state, "tau_QK", size=size, num_axes=2, at_least=0.0),
             "nu_QK": saved(state, "nu_QK", size=size, num_axes=2),
@@ -284,6 +291,10 @@ class FilterBank:
         if len(row_B) == 0:
             return
         now = max(self._clock, int(step_B.max()))
+        if len(row_B) > _CHUNK:  # what is learned first must not hang on the order of the batch
+            order = np.argsort(row_B)
+            row_B, success_B = row_B[order], success_B[order]
+            count_B, step_B = count_B[order], step_B[order]
         for start in range(0, len(row_B), _CHUNK):
             part = slice(start, start + _CHUNK)
             self._learn_chunk(row_B[part], success_B[part], count_B[part], step_B[part], now)
@@ -297,9 +308,7 @@ class FilterBank:
         now: int,
     ) -> None:
         belief = self._belief(row_B, now)
-        self._score_first_visits(
-            belief, np.flatnonzero(self._last.values[row_B] < 0), success_B, count_B
-        )
+        self._score_first_visits(row_B, belief, success_B, count_B)
         mean_BK = belief.mean_BK + self._follow(belief, success_B, count_B, now)[:, None]
         shape = mean_BK.shape
         tilted = tilted_moments(
@@ -324,11 +333,13 @@ class FilterBank:
         self._keep(row_B, belief, new_mean_BK, new_var_BK, now)
 
     def _score_first_visits(
-        self, belief: _Belief, new_i: IntArray, success_B: FloatArray, count_B: FloatArray
+        self, row_B: IntArray, belief: _Belief, success_B: FloatArray, count_B: FloatArray
     ) -> None:
         """Weigh candidates for the own spread, and the two regressions, by what they foretold."""
+        new_i = np.flatnonzero(self._last.values[row_B] < 0)
         if len(new_i) == 0:
             return
+        new_i = new_i[np.argsort(row_B[new_i])]  # the order of a batch must not matter
         at = new_i[evenly(len(new_i), _MOST_SCORED)]
         k, n, others = success_B[at], count_B[at], belief.others
 

@@ -8,7 +8,10 @@ import numpy as np
 
 from apportion.validate import FloatArray
 
-_NUM_NEWTON = 8
+_MOST_NEWTON = 64
+"""About 6 are taken; large groups far from what was expected take more."""
+_NEAR_ENOUGH = 1e-6
+"""Distance from the mode, in standard deviations, that moves no digit of the moments."""
 _NUM_PASSES = 2
 
 
@@ -28,7 +31,8 @@ def _gauss_hermite(num_nodes: int) -> Quadrature:
 
 FINE = _gauss_hermite(32)
 QUICK = _gauss_hermite(16)
-"""Moments within 0.01 of those of `FINE`, in half the time."""
+"""In half the time of `FINE`: for priors of variance 12 the mean is within 0.5 % of a standard
+deviation and the variance within 1 %, at 50 within 3.5 % and 5 %."""
 
 
 class Tilted(NamedTuple):
@@ -127,14 +131,20 @@ def _mode(
     data_B = np.log(smooth_B / (1.0 - smooth_B))
     weight_B = count_B * smooth_B * (1.0 - smooth_B) * var_B
     mode_B = np.clip((mean_B + weight_B * data_B) / (1.0 + weight_B), low_B, high_B)
-    for _ in range(_NUM_NEWTON):
+    for i in range(_MOST_NEWTON):
         rate_B = sigmoid(mode_B)
         slope_B = (mode_B - mean_B) / var_B + count_B * rate_B - success_B
+        curvature_B = 1.0 / var_B + count_B * rate_B * (1.0 - rate_B)
+        far_B = np.abs(slope_B) > _NEAR_ENOUGH * np.sqrt(curvature_B)
+        if not far_B.any():
+            break
         low_B = np.where(slope_B < 0.0, mode_B, low_B)
         high_B = np.where(slope_B > 0.0, mode_B, high_B)
-        mode_B = mode_B - slope_B / (1.0 / var_B + count_B * rate_B * (1.0 - rate_B))
-        outside_B = (mode_B < low_B) | (mode_B > high_B)
-        mode_B = np.where(outside_B, 0.5 * (low_B + high_B), mode_B)
+        next_B = mode_B - slope_B / curvature_B
+        # Newton steps may jump to and fro for ever: every eighth time halve the bracket instead.
+        astray_B = (next_B < low_B) | (next_B > high_B) | (i % 8 == 7)
+        next_B = np.where(astray_B, 0.5 * (low_B + high_B), next_B)
+        mode_B = np.where(far_B, next_B, mode_B)
     return mode_B
 
 

@@ -20,10 +20,19 @@ from pathlib import Path
 
 import numpy as np
 
+from apportion import calibration
 from apportion.allocation import allocate
 from apportion.allocator import RolloutAllocator
 from apportion.embedding import TextEmbedding
-from apportion.predictor import VIP, Beta, GaussianProcess, MovingAverage, Predictor, Ridge
+from apportion.predictor import (
+    VIP,
+    Beta,
+    FilterBank,
+    GaussianProcess,
+    MovingAverage,
+    Predictor,
+    Ridge,
+)
 from apportion.prompt_key import prompt_text
 from apportion.training.arms import prompts_of
 from apportion.training.run import start_of
@@ -32,8 +41,9 @@ from apportion.training.task import load_task
 from apportion.types import Prompts
 
 PREDICTORS: dict[str, Callable[[], Predictor]] = {
+    "filter bank": FilterBank,
+    "filter bank, no features": FilterBank,
     "gaussian process": GaussianProcess,
-    "gaussian process, no features": GaussianProcess,
     "beta": Beta,
     "ridge": Ridge,
     "moving average": MovingAverage,
@@ -41,7 +51,7 @@ PREDICTORS: dict[str, Callable[[], Predictor]] = {
 }
 
 
-def judge(folder: Path, name: str) -> tuple[float, float, list[float], float]:
+def judge(folder: Path, name: str) -> tuple[float, float, float, list[float], float]:
     config = start_of(folder)
     rows = load_task(config).rows
     embedding = TextEmbedding().fit([prompt_text(row["prompt"]) for row in rows])
@@ -50,7 +60,7 @@ def judge(folder: Path, name: str) -> tuple[float, float, list[float], float]:
         prompts = Prompts(id_B=prompts.id_B)
     allocator = RolloutAllocator(PREDICTORS[name](), upper=config.most, do_no_harm=False)
     allocator.add(prompts)
-    errors, ours, even, best = [], [], [], []
+    errors, likelihoods, ours, even, best = [], [], [], [], []
     for step in logged_steps(folder):
         truth_B = np.clip(step.success_B, 0.0, 1.0)
         batch = Prompts(id_B=step.outcomes.prompt_B)
@@ -60,25 +70,38 @@ def judge(folder: Path, name: str) -> tuple[float, float, list[float], float]:
         ours.append(float((noise_B / (split.num_rollouts_B - 1)).sum()))
         even.append(float((noise_B / (config.rollouts_per_prompt - 1)).sum()))
         best.append(allocate(truth_B, budget, upper=config.most).variance)
-        errors.append(float(np.abs(split.forecast.mean_B - truth_B).mean()))
+        errors.append(float(((split.forecast.mean_B - truth_B) ** 2).mean()))
+        outcomes = step.outcomes
+        likelihoods.append(
+            calibration.log_likelihood(
+                split.forecast, outcomes.num_rollouts_B, outcomes.reward_sum_B
+            )
+        )
         allocator.observe(step.outcomes)
     quarters = np.array_split(np.arange(len(ours)), 4)
     ratios = [float(np.sum(np.take(ours, q)) / np.sum(np.take(even, q))) for q in quarters]
     total = float(np.sum(even))
-    return float(np.mean(errors)), float(np.sum(ours)) / total, ratios, float(np.sum(best)) / total
+    return (
+        float(np.mean(errors)),
+        float(np.mean(likelihoods)),
+        float(np.sum(ours)) / total,
+        ratios,
+        float(np.sum(best)) / total,
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", nargs="+", type=Path, help="folders of uniform runs")
     for folder in parser.parse_args().runs:
-        print(f"{folder}\n| predictor | error | variance / uniform | by quarter of the run |")
-        print("|---|---|---|---|")
+        print(f"{folder}")
+        print("| predictor | squared error | log likelihood | variance / uniform | by quarter |")
+        print("|---|---|---|---|---|")
         for name in PREDICTORS:
-            error, ratio, ratios, oracle = judge(folder, name)
+            error, likelihood, ratio, ratios, oracle = judge(folder, name)
             shown = ", ".join(f"{value:.2f}" for value in ratios)
-            print(f"| {name} | {error:.3f} | {ratio:.3f} | {shown} |")
-        print(f"| oracle | 0 | {oracle:.3f} | |\n")
+            print(f"| {name} | {error:.4f} | {likelihood:.4f} | {ratio:.3f} | {shown} |")
+        print(f"| oracle | 0 | | {oracle:.3f} | |\n")
 
 
 if __name__ == "__main__":

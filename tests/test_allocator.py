@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from apportion.allocation import allocate
 from apportion.allocator import NO_DATA, NO_SKILL, RolloutAllocator
 from apportion.errors import InfeasibleBudgetError, InvalidInputError, StateError
-from apportion.predictor import VIP, Beta, GaussianProcess, MovingAverage, Oracle
+from apportion.predictor import VIP, Beta, FilterBank, GaussianProcess, MovingAverage, Oracle
 from apportion.predictor.skill import SkillMonitor
 from apportion.state_file import load_state, save_state
 from apportion.types import Outcomes, Prompts
@@ -55,7 +55,7 @@ def test_a_prior_is_data():
     assert allocation.num_rollouts_B[:12].min() > allocation.num_rollouts_B[12:].max()
 
 
-@pytest.mark.parametrize("predictor", [Beta, GaussianProcess])
+@pytest.mark.parametrize("predictor", [Beta, FilterBank, GaussianProcess])
 def test_it_learns_where_rollouts_buy_most(predictor):
     allocator = trained(predictor(), steps=8)
     allocation = allocator.allocate(batch_of(np.arange(24)), 96)
@@ -222,7 +222,7 @@ def test_infeasible_bounds_name_the_way_out():
         RolloutAllocator(Beta(), lower=4).allocate(batch_of(np.arange(24)), 60)
 
 
-@pytest.mark.parametrize("make", [Beta, GaussianProcess, VIP, MovingAverage])
+@pytest.mark.parametrize("make", [Beta, FilterBank, GaussianProcess, VIP, MovingAverage])
 def test_state_round_trips_through_a_file_bit_for_bit(make, tmp_path):
     allocator = trained(make())
     save_state(tmp_path / "a.safetensors", allocator.state_dict())
@@ -290,7 +290,7 @@ def damages(state):
     yield one_less
 
 
-@pytest.mark.parametrize("make", [Beta, GaussianProcess, VIP])
+@pytest.mark.parametrize("make", [Beta, FilterBank, GaussianProcess, VIP])
 def test_a_state_that_is_refused_leaves_the_allocator_as_it_was(make):
     state = trained(make()).state_dict()
     allocator = trained(make(), steps=3)

@@ -40,7 +40,7 @@ class RolloutAllocator:
     The same state and the same call give the same answer in every process.
 
     Args:
-        predictor: belief about success, e.g. `apportion.predictor.GaussianProcess()`.
+        predictor: belief about success, e.g. `apportion.predictor.FilterBank()`.
         variance: the law that is minimised: a name or ``law(forecast, num_rollouts_B)``.
         lower: least rollouts a prompt of the batch gets.
         upper: most rollouts a prompt gets; the whole budget if None.

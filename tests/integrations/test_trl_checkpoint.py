@@ -13,7 +13,7 @@ from transformers import TrainerCallback
 from apportion.allocator import RolloutAllocator
 from apportion.errors import RunFolderError, StateError
 from apportion.integrations.trl.mixin import STATE_FILE
-from apportion.predictor import Beta, GaussianProcess
+from apportion.predictor import Beta, FilterBank
 from apportion.run_log import read_config, read_groups
 from apportion.state_file import load_state
 
@@ -110,7 +110,7 @@ def test_several_generations_a_step_make_one_line(tmp_path):
 
 def test_a_checkpoint_without_our_state_warns_and_another_predictors_is_refused(tmp_path):
     run(tmp_path, learner(), stop=3)
-    other = RolloutAllocator(GaussianProcess(), lower=2, upper=8)
+    other = RolloutAllocator(FilterBank(), lower=2, upper=8)
     with pytest.raises(StateError):
         run(tmp_path, other, resume="checkpoint-3")
     (tmp_path / "checkpoint-3" / STATE_FILE).unlink()

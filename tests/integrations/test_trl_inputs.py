@@ -15,7 +15,7 @@ from transformers import set_seed
 
 from apportion.allocator import RolloutAllocator
 from apportion.errors import InvalidInputError
-from apportion.predictor import Beta, GaussianProcess
+from apportion.predictor import Beta, FilterBank
 from apportion.types import Prompts
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -81,7 +81,7 @@ def test_rewards_of_minus_one_and_one_with_their_range(tmp_path):
 def test_features_of_ones_own_are_found_by_key(tmp_path):
     data = helpers.dataset()
     feature_BD = np.log2(np.array(data["level"], dtype=float))[:, None]
-    allocator = RolloutAllocator(GaussianProcess(), lower=2, upper=8)
+    allocator = RolloutAllocator(FilterBank(), lower=2, upper=8)
     allocator.add(Prompts(id_B=list(data["problem"]), feature_BD=feature_BD))
     trainer = helpers.build(tmp_path, allocator=allocator, prompt_key_column="problem")
     helpers.trained(trainer)

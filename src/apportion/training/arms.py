@@ -10,7 +10,7 @@ import numpy as np
 from apportion.allocator import RolloutAllocator
 from apportion.embedding import TextEmbedding
 from apportion.gradient_variance import law_for
-from apportion.predictor import VIP, GaussianProcess, Oracle, Predictor
+from apportion.predictor import VIP, FilterBank, Oracle, Predictor
 from apportion.prompt_key import prompt_text
 from apportion.training.config import TrainConfig
 from apportion.training.task import ID_COLUMN, PRIOR_COUNT, PRIOR_MEAN
@@ -40,7 +40,7 @@ def allocator_of(
     elif config.arm == "vip":
         predictor, variance = VIP(), "dr_grpo"
     else:
-        predictor = GaussianProcess()
+        predictor = FilterBank()
     allocator = RolloutAllocator(
         predictor,
         variance=variance,

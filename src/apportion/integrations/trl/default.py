@@ -9,7 +9,7 @@ import numpy as np
 
 from apportion.allocator import RolloutAllocator
 from apportion.embedding import TextEmbedding
-from apportion.predictor import Beta, GaussianProcess
+from apportion.predictor import FilterBank
 from apportion.prompt_key import prompt_text
 
 from .rows import Row
@@ -21,7 +21,7 @@ NUM_SAMPLED = 2000
 def default_allocator(
     args: Any, dataset: Any
 ) -> tuple[RolloutAllocator, TextEmbedding | None, list[Row]]:
-    """Make a Gaussian process over hashed n-grams of the prompts, or Beta counts for a stream.
+    """Make the default predictor, over hashed n-grams of the prompts unless they are a stream.
 
     Args:
         args: a configuration with the fields of `AdaptiveRolloutConfig`.
@@ -41,8 +41,8 @@ def default_allocator(
     rows = sampled_rows(dataset, [column for column in named if column is not None])
     texts = [prompt_text(row["prompt"]) for row in rows]
     if len(set(texts)) < 2:
-        return RolloutAllocator(Beta(), **options), None, []
-    return RolloutAllocator(GaussianProcess(), **options), TextEmbedding().fit(texts), rows
+        return RolloutAllocator(FilterBank(), **options), None, []
+    return RolloutAllocator(FilterBank(), **options), TextEmbedding().fit(texts), rows
 
 
 def sampled_rows(

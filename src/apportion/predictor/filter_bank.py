@@ -48,6 +48,8 @@ _MOST_SCORED = 64
 _CHUNK = 4096
 _EDGE = 1e-12
 _LEAST_PRECISION = 1e-9
+_NEGLIGIBLE = 1e-9
+"""Weight below which a filter does not tell in a forecast."""
 _FARTHEST = 300.0
 """Logits beyond it cannot be told from it."""
 
@@ -157,10 +159,12 @@ class FilterBank:
         """
         row_B = np.asarray(row_B, dtype=np.int64)
         belief = self._belief(row_B, max(step, self._clock))
-        shape = belief.mean_BK.shape
-        first_N, second_N = logistic_moments(belief.mean_BK.ravel(), belief.var_BK.ravel())
-        first_BK, second_BK = first_N.reshape(shape), second_N.reshape(shape)
-        mean_B, var_B = _mixture(first_BK, second_BK, self.rate_weight_K)
+        weight_K = self.rate_weight_K
+        told_K = weight_K > _NEGLIGIBLE
+        mean_BK, var_BK = belief.mean_BK[:, told_K], belief.var_BK[:, told_K]
+        first_N, second_N = logistic_moments(mean_BK.ravel(), var_BK.ravel())
+        first_BK, second_BK = first_N.reshape(mean_BK.shape), second_N.reshape(mean_BK.shape)
+        mean_B, var_B = _mixture(first_BK, second_BK, weight_K[told_K] / weight_K[told_K].sum())
         mean_B = np.clip(mean_B, _EDGE, 1.0 - _EDGE)
         most_B = mean_B * (1.0 - mean_B)
         var_B = np.clip(var_B, _EDGE * most_B, most_B)

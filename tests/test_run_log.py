@@ -3,6 +3,7 @@ import multiprocessing
 import warnings
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from apportion.errors import ApportionError, RunFolderError, StateError
 from apportion.run_log import RunLog, cut_back, read_config, read_groups, read_lines
 from apportion.state_file import load_state, save_state
-from apportion.types import Forecast, Outcomes
+from apportion.types import Forecast, Outcomes, Prompts
 
 
 def groups_of(step, ids=("a", "b"), seed=0):
@@ -209,3 +210,28 @@ def test_state_file_errors(tmp_path):
     for place in (tmp_path / "folder", tmp_path / "torn" / "state"):
         with pytest.raises(RunFolderError, match="cannot be written"):
             save_state(place, {"a": np.zeros(1)})
+
+
+def test_features_of_prompts_are_kept_once_and_survive_a_resume(tmp_path):
+    first = Prompts(id_B=["a", "b"], feature_BD=[[1.0, 2.0], [3.0, 4.0]])
+    later = Prompts(id_B=["b", "c"], feature_BD=[[9.0, 9.0], [5.0, 6.0]])
+    with RunLog.create(tmp_path, {}) as log:
+        log.log_prompts(first)
+        log.log_prompts(Prompts(id_B=["x"]))
+    with RunLog.create(tmp_path, {}, resume_step=0) as log:
+        log.log_prompts(later)
+    table = pl.read_parquet(tmp_path / "prompts.parquet")
+    assert table["prompt"].to_list() == ["a", "b", "c"]
+    assert table["feature"].to_list() == [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
+
+
+def test_damaged_features_are_written_anew(tmp_path):
+    with RunLog.create(tmp_path, {}) as log:
+        log.log_prompts(Prompts(id_B=["a"], feature_BD=[[1.0]]))
+    (tmp_path / "prompts.parquet").write_bytes(b"torn")
+    with (
+        pytest.warns(UserWarning, match="written anew"),
+        RunLog.create(tmp_path, {}, resume_step=0) as log,
+    ):
+        log.log_prompts(Prompts(id_B=["b"], feature_BD=[[2.0]]))
+    assert pl.read_parquet(tmp_path / "prompts.parquet")["prompt"].to_list() == ["b"]

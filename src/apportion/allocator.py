@@ -25,10 +25,11 @@ NO_SKILL = (
     "so every prompt gets the same."
 )
 OUT_OF_RANGE = (
-    "A group's mean reward was {mean:g}, outside reward_range ({low:g}, {high:g}), so every prompt "
-    "gets the same. Give the allocator the range of your rewards."
+    "A group's mean reward was {mean:.12g}, outside reward_range ({low:.12g}, {high:.12g}), so "
+    "every prompt gets the same. Give the allocator the range of your rewards."
 )
 _RANGE_SLACK = 1e-6
+_MOST_COUNTED = 2**62
 _WIDEST, _NARROWEST = 1e100, 1e-100
 """Limits of the reward range, so that squares of rewards stay within floats."""
 _ROW_A_PROMPT = re.compile(r"_Q[A-Z]*$")
@@ -189,8 +190,8 @@ class RolloutAllocator:
         """
         keys = _saved_keys(state)
         counters = _saved(state, "counters", np.int64, size=4)
-        if (counters < 0).any():
-            raise _damaged(f"counters hold {counters.min()}")
+        if (counters < 0).any() or (counters > _MOST_COUNTED).any():
+            raise _damaged(f"counters hold {counters.tolist()}")
         # States of before this array was kept lack it.
         outside = np.zeros(0)
         if "mean_outside_range" in state:

@@ -19,6 +19,7 @@ from apportion.validate import FloatArray, IntArray
 
 LINEAR_LAWS = ("rloo", "dr_grpo")
 _ONE_HALF = 0.25
+_ROUNDING = 1e-9
 
 
 def unit_variance(law: object) -> Callable[[IntArray], FloatArray]:
@@ -78,8 +79,8 @@ def saving_of(share_S: Sequence[float], variance_S: FloatArray, level: float) ->
     """
     if not level > 0.0 or not (variance_S > 0.0).all():
         return 0.0
-    if variance_S[0] >= level:
-        return 1.0 - float(variance_S[0]) / level
+    if variance_S[0] >= level * (1.0 - _ROUNDING):
+        return min(1.0 - float(variance_S[0]) / level, 0.0) + 0.0
     log_S = np.log(np.maximum.accumulate(variance_S))
     return 1.0 - float(np.exp(np.interp(np.log(level), log_S, np.log(np.asarray(share_S)))))
 

@@ -36,6 +36,7 @@ class GroupTable:
         num_truncated_G: rollouts that hit the length limit; 0 where unknown.
         hidden_G: whether reward components differ within the group while their sum does not;
             None where the record has no components.
+        feature_QD: features of the prompts, if recorded; NaN rows for prompts without.
     """
 
     id_Q: StrArray
@@ -51,6 +52,7 @@ class GroupTable:
     num_tokens_G: IntArray
     num_truncated_G: IntArray
     hidden_G: NDArray[np.bool_] | None = None
+    feature_QD: FloatArray | None = None
 
     def __len__(self) -> int:
         """Return G, the number of groups."""

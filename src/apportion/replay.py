@@ -184,6 +184,7 @@ def replay(
         size = None if share == 1.0 and rollouts_per_prompt is None else share * mean_size
         steps = walk(groups, copy.deepcopy(allocator), rollouts_per_prompt=size, seed=seed)
         walks.append([count.passed(step) for step in steps])
+    walks, shares = _distinct(walks)
     truth, _ = leave_one_out(groups, allocator.reward_range)
     ours_SG = np.array([unit(_decided(steps)) for steps in walks]) * variance_G
     even_G = unit(_even(walks[0], allocator)) * variance_G
@@ -214,7 +215,7 @@ def replay_of(
     variance: str = "rloo",
     progress: Progress | None = None,
 ) -> ReplayResult:
-    """Replay the default allocator, with features of the prompts' texts where they are recorded.
+    """Replay the default allocator, with the recorded features of prompts or those of their texts.
 
     Args:
         groups: the record.
@@ -229,8 +230,8 @@ def replay_of(
     allocator = RolloutAllocator(
         FilterBank(), variance=variance, lower=lower, upper=upper, reward_range=reward_range
     )
-    feature_BD = None
-    if groups.text_Q is not None:
+    feature_BD = groups.feature_QD
+    if feature_BD is None and groups.text_Q is not None:
         feature_BD = TextEmbedding().fit(groups.text_Q).transform(groups.text_Q)
     allocator.add(Prompts(id_B=groups.id_Q, feature_BD=feature_BD))
     found = replay(groups, allocator, progress=progress)
@@ -283,6 +284,18 @@ def _seen(
             share_B * outcomes.reward_sumsq_B,
         ),
     )
+
+
+def _distinct(walks: list[list[ReplayStep]]) -> tuple[list[list[ReplayStep]], list[float]]:
+    """Return the walks whose budgets differ, bounds considered, and their shares of the first."""
+    kept, shares = walks[:1], [1.0]
+    full = sum(step.budget for step in walks[0])
+    for steps in walks[1:]:
+        share = sum(step.budget for step in steps) / full
+        if share < shares[-1]:
+            kept.append(steps)
+            shares.append(share)
+    return kept, shares
 
 
 def _decided(steps: list[ReplayStep]) -> IntArray:

@@ -2,7 +2,8 @@
 
 ``run.json`` (format version, configuration, seed, package versions), ``steps.jsonl`` (a line a
 step), ``batches.jsonl`` (what an experiment knows of a step beside it), ``groups.jsonl`` (a line a
-group, moved into ``groups/part-*.parquet`` at each checkpoint), ``evaluations.jsonl`` with
+group, moved into ``groups/part-*.parquet`` at each checkpoint), ``prompts.parquet`` (features of
+the prompts, so that a replay knows what the run knew; no words), ``evaluations.jsonl`` with
 per-problem success in ``evaluations/*.parquet``, and a ``lock``.
 A step's number is the policy step that sampled it; the checkpoint of step s keeps steps below s.
 """
@@ -19,9 +20,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+import numpy as np
+from numpy.typing import NDArray
+
 from apportion.errors import RunFolderError
 from apportion.state_file import replace_file
-from apportion.types import Forecast, Outcomes
+from apportion.types import Forecast, Outcomes, Prompts
 
 if TYPE_CHECKING:
     import polars as pl
@@ -43,6 +47,9 @@ GROUP_COLUMNS = (
     "forecast_mean",
     "forecast_var",
 )
+PROMPTS_FILE = "prompts.parquet"
+_MOST_FEATURES = 200_000
+"""Prompts beyond it are logged without features: the file would weigh more than the run."""
 _JSONL = ("steps.jsonl", "batches.jsonl", "groups.jsonl", "evaluations.jsonl")
 _PACKAGES = ("apportion", "numpy", "torch", "transformers", "trl", "accelerate", "datasets")
 
@@ -63,6 +70,8 @@ class RunLog:
         self.folder = folder
         self._lock = lock
         self._file = {name: open(folder / name, "a", encoding="utf-8") for name in _JSONL}  # noqa: SIM115
+        self._feature_of = _read_features(folder / PROMPTS_FILE)
+        self._num_written = len(self._feature_of)
 
     @classmethod
     def create(
@@ -136,6 +145,14 @@ class RunLog:
             rows.append(dict(zip(GROUP_COLUMNS, values, strict=True)))
         self._append("groups.jsonl", rows)
 
+    def log_prompts(self, prompts: Prompts) -> None:
+        """Keep the features of prompts not logged yet, for the next checkpoint."""
+        if prompts.feature_BD is None:
+            return
+        for key, feature_D in zip(prompts.id_B.tolist(), prompts.feature_BD, strict=True):
+            if key not in self._feature_of and len(self._feature_of) < _MOST_FEATURES:
+                self._feature_of[key] = feature_D.astype(np.float32)
+
     def log_evaluation(
         self,
         step: int,
@@ -170,6 +187,7 @@ class RunLog:
         for file in self._file.values():
             file.flush()
             os.fsync(file.fileno())
+        self._write_features()
         groups = read_lines(self.folder / "groups.jsonl")
         if not groups:
             return
@@ -200,6 +218,22 @@ class RunLog:
     def __exit__(self, *_: object) -> None:
         """Close, whatever happened: nothing already computed is lost."""
         self.close()
+
+    def _write_features(self) -> None:
+        if len(self._feature_of) == self._num_written:
+            return
+        import polars as pl
+
+        width = max(map(len, self._feature_of.values()))
+        table = pl.DataFrame(
+            {
+                "prompt": list(self._feature_of),
+                "feature": [feature_D.tolist() for feature_D in self._feature_of.values()],
+            },
+            schema={"prompt": pl.String, "feature": pl.Array(pl.Float32, width)},
+        )
+        replace_file(self.folder / PROMPTS_FILE, _parquet(table))
+        self._num_written = len(self._feature_of)
 
     def _release(self) -> None:
         for file in (*self._file.values(), self._lock):
@@ -271,6 +305,21 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
     if not isinstance(version, int) or not isinstance(config, dict):
         raise RunFolderError(f"{path} is damaged: it lacks its version or configuration.")
     return config
+
+
+def _read_features(path: Path) -> dict[str, NDArray[np.float32]]:
+    """Return the features of prompts that an earlier part of the run logged."""
+    if not path.exists():
+        return {}
+    import polars as pl
+
+    try:
+        table = pl.read_parquet(path)
+        feature_QD = table["feature"].to_numpy().astype(np.float32)
+        return dict(zip(table["prompt"].to_list(), feature_QD, strict=True))
+    except (OSError, ValueError, pl.exceptions.PolarsError) as error:
+        warnings.warn(f"{path} cannot be read and is written anew: {error}", stacklevel=2)
+        return {}
 
 
 def cut_back(folder: Path, step: int) -> None:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from apportion.predictor.moments import QUICK, logistic_moments, tilted_moments
+from apportion.realised import sample_variance
 from apportion.recording import GroupTable
 from apportion.types import Forecast
 from apportion.validate import FloatArray, IntArray
@@ -77,8 +78,33 @@ def leave_one_out(
     mean_G = np.clip(mean_G, _EDGE, 1.0 - _EDGE)
     at_G = np.empty(len(groups), dtype=np.int64)
     at_G[visits.order_G] = np.arange(len(groups))
-    var_G = np.minimum(var_G, mean_G * (1.0 - mean_G))
-    return Forecast.of_success(mean_G[at_G], var_G[at_G]), population
+    mean_G, var_G = mean_G[at_G], np.minimum(var_G, mean_G * (1.0 - mean_G))[at_G]
+    reward_var_G = _dispersion(groups, reward_range) * (mean_G * (1.0 - mean_G) - var_G)
+    return Forecast(mean_B=mean_G, var_B=var_G, reward_var_B=reward_var_G), population
+
+
+def _dispersion(groups: GroupTable, reward_range: tuple[float, float]) -> FloatArray:
+    """Return for each group how its prompt's other rewards vary against the most they could.
+
+    1 for 0/1 rewards; sums as in `predictor.dispersion`, shrunk to those of all prompts.
+    """
+    low, high = reward_range
+    width = max(high - low, 1e-300)
+    num_G = groups.num_rollouts_G.astype(np.float64)
+    size_G = np.maximum(num_G, 2.0)
+    mean_G = np.clip((groups.reward_sum_G / np.maximum(num_G, 1.0) - low) / width, 0.0, 1.0)
+    variance_G = np.nan_to_num(sample_variance(groups)) / width**2
+    free_G = np.maximum(num_G - 1.0, 0.0)
+    spread_G = free_G * variance_G
+    most_G = free_G * (mean_G * (1.0 - mean_G) + variance_G / size_G)
+
+    def others(value_G: FloatArray) -> FloatArray:
+        total_Q = np.bincount(groups.prompt_G, weights=value_G, minlength=len(groups.id_Q))
+        return np.asarray(total_Q[groups.prompt_G] - value_G)
+
+    everyone = float(spread_G.sum()) / max(float(most_G.sum()), 1e-300) if most_G.any() else 1.0
+    dispersion_G = (others(spread_G) + everyone) / (others(most_G) + 1.0)
+    return np.asarray(np.clip(dispersion_G, 0.0, 1.0))
 
 
 def _visits(groups: GroupTable, reward_range: tuple[float, float]) -> _Visits:

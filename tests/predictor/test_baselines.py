@@ -113,7 +113,7 @@ def test_a_restored_state_goes_on_bit_for_bit(kind):
     np.testing.assert_array_equal(
         one.forecast(np.arange(5), 4).mean_B, other.forecast(np.arange(5), 4).mean_B
     )
-    with pytest.raises(StateError, match="missing"):
+    with pytest.raises(StateError, match="lacks"):
         kind().load_state_dict({})
 
 

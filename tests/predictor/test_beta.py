@@ -95,7 +95,7 @@ def test_forecast_keeps_state_and_a_restored_state_goes_on_bit_for_bit():
 
 def test_a_state_that_does_not_fit_is_refused():
     state = beta_of(1, 4).state_dict()
-    with pytest.raises(StateError, match="missing"):
+    with pytest.raises(StateError, match="lacks"):
         Beta().load_state_dict({})
     with pytest.raises(StateError, match="success_Q"):
         Beta().load_state_dict(state | {"success_Q": np.zeros(3)})

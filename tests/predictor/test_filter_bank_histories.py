@@ -231,11 +231,11 @@ def test_a_state_with_arrays_missing_or_unknown_is_refused():
     bank = bank_of(TABLE)
     state = bank.state_dict()
     for name in state:
-        with pytest.raises(StateError, match=f"missing.*{name}"):
+        with pytest.raises(StateError, match=f"lacks {name}"):
             bank.load_state_dict({key: array for key, array in state.items() if key != name})
-    with pytest.raises(StateError, match=r"unknown.*more"):
+    with pytest.raises(StateError, match="holds more"):
         bank.load_state_dict(state | {"more": np.zeros(1)})
-    with pytest.raises(StateError, match="unknown"):
+    with pytest.raises(StateError, match="holds"):
         bank.load_state_dict(Beta().state_dict())
 
 

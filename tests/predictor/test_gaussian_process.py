@@ -197,7 +197,7 @@ def test_a_state_that_does_not_fit_is_refused():
     state = process_of(table).state_dict()
     with pytest.raises(StateError, match="Make it with the same"):
         GaussianProcess(decay=0.5).load_state_dict(state)
-    with pytest.raises(StateError, match="unknown"):
+    with pytest.raises(StateError, match="holds"):
         GaussianProcess().load_state_dict(Beta().state_dict())
     with pytest.raises(StateError, match="tau_Q"):
         GaussianProcess().load_state_dict(state | {"tau_Q": np.zeros(3)})

@@ -101,7 +101,7 @@ def test_forecast_keeps_state_and_a_restored_state_goes_on_bit_for_bit():
         one.update(np.array([1, 7]), rewards([0.25, 0.0]))
     for name, array in vip.state_dict().items():
         np.testing.assert_array_equal(array, other.state_dict()[name])
-    with pytest.raises(StateError, match="unknown"):
+    with pytest.raises(StateError, match="holds"):
         VIP().load_state_dict(Beta().state_dict())
 
 

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from apportion.errors import InvalidInputError, RunFolderError
+from apportion.errors import InvalidInputError, RunFolderError, StateError
 from apportion.training import compare as comparing
 from apportion.training.config import (
     ARMS,
@@ -246,7 +246,8 @@ def _train(config: TrainConfig | None, folder: Path, as_json: bool) -> None:
         with run_display(begun, folder, quiet=as_json) as on_step, redirect_stdout(sys.stderr):
             summary = run(begun, folder, resume=resume, on_step=on_step)
     except (Exception, KeyboardInterrupt) as error:
-        if not isinstance(error, RunFolderError) and last_checkpoint(folder) is not None:
+        is_resumable = not isinstance(error, RunFolderError | StateError)
+        if is_resumable and last_checkpoint(folder) is not None:
             typer.echo(f"The finished steps are kept. {_how_to_go_on(folder)}", err=True)
         raise
     if as_json:

@@ -45,6 +45,10 @@ _SPREAD_GUESS, _SPREAD_GUESS_LOG_VAR = 6.0, 1.0
 _KEEP_RATE_SCORE, _KEEP_SPREAD_SCORE = 0.98, 0.995
 _MOST_SCORED = 64
 """First visits of a batch that the spread and the regressions are scored on."""
+_MOST_GROWN = 2.0
+"""However long ago, a prompt is not less known than twice what the others tell of it."""
+_MOST_COUNTED = 1e9
+"""Rollouts of a group beyond it tell no more than float noise."""
 _CHUNK = 4096
 _EDGE = 1e-12
 _LEAST_PRECISION = 1e-9
@@ -227,7 +231,7 @@ class FilterBank:
                     "Start without the state."
                 )
         arrays: dict[str, Any] = {
-            "tau_QK": saved(state, "tau_QK", size=size, num_axes=2, at_least=0.0),
+            "tau_QK": saved(state, "tau_QK", size=size, num_axes=2, at_least=0.0, at_most=1e15),
             "nu_QK": saved(state, "nu_QK", size=size, num_axes=2),
             "slope_Q": saved(state, "slope_Q", size=size, at_least=0.0, at_most=1.0),
             "level_Q": saved(state, "level_Q", size=size),
@@ -286,7 +290,10 @@ class FilterBank:
             slope_B=slope_B,
             age_B=age_B,
             mean_BK=np.clip(mean_BK + shift_B[:, None], -_FARTHEST, _FARTHEST),
-            var_BK=var_BK + RATE_K * age_B[:, None],
+            var_BK=np.minimum(
+                var_BK + RATE_K * age_B[:, None],
+                np.maximum(var_BK, _MOST_GROWN * prior_var_B[:, None]),
+            ),
         )
 
     def _learn(
@@ -295,6 +302,8 @@ class FilterBank:
         if len(row_B) == 0:
             return
         now = max(self._clock, int(step_B.max()))
+        part_B = np.minimum(1.0, _MOST_COUNTED / np.maximum(count_B, 1.0))
+        success_B, count_B = part_B * success_B, part_B * count_B
         if len(row_B) > _CHUNK:  # what is learned first must not hang on the order of the batch
             order = np.argsort(row_B)
             row_B, success_B = row_B[order], success_B[order]

@@ -35,6 +35,7 @@ _STRENGTH_COUNT = 4.0
 _LEAST_STRENGTH, _MOST_STRENGTH = 0.1, 200.0
 _KEEP_SCORE = 0.98
 _EDGE = 1e-12
+_MOST_SHARE = 1e9
 _DRIFT = 1e-6
 """Float noise of the saved gram matrix, relative to its largest value."""
 
@@ -150,7 +151,7 @@ class Population:
         found, speeds = cls(), len(FADE_R)
         clock = int(saved(state, "share_clock", size=1, dtype=np.int64, at_least=0)[0])
         found._clock = clock
-        found._omega.replace(saved(state, "omega_Q", size=size, at_least=0.0))
+        found._omega.replace(saved(state, "omega_Q", size=size, at_least=0.0, at_most=_MOST_SHARE))
         found._eta.replace(saved(state, "eta_Q", size=size))
         found._last.replace(
             saved(state, "share_step_Q", size=size, dtype=np.int64, at_least=0, at_most=clock)

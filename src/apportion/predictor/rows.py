@@ -148,9 +148,17 @@ def check_names(state: Mapping[str, NDArray[Any]], names: Iterable[str]) -> None
     missing, unknown = sorted(expected - set(state)), sorted(set(state) - expected)
     if missing or unknown:
         raise StateError(
-            f"The state does not fit: missing {missing or 'nothing'}, unknown "
-            f"{unknown or 'nothing'}. Load it into the kind of predictor that saved it."
+            f"The state is another predictor's: it lacks {_some(missing)} and holds "
+            f"{_some(unknown)} beside. Load it into the kind and version of predictor that saved "
+            "it, or start a new run."
         )
+
+
+def _some(names: list[str]) -> str:
+    return (
+        ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        or "nothing"
+    )
 
 
 def saved(

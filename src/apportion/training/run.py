@@ -151,7 +151,7 @@ def _trainer(watch: Watch, embedding: TextEmbedding) -> Any:
         callbacks=[watch.callback()],
         allocator=allocator_of(config, prompts, watch.success_of if task.is_exact else None),
     )
-    watch.trainer = trainer
+    watch.trainer, watch.prompts = trainer, prompts
     trainer.remove_callback(_printer())
     return trainer
 

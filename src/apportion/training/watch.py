@@ -16,6 +16,7 @@ from apportion.run_log import RunLog
 from apportion.training import summary
 from apportion.training.config import TrainConfig
 from apportion.training.task import ID_COLUMN, Measured, Task
+from apportion.types import Prompts
 from apportion.validate import FloatArray
 
 OnStep = Callable[[int, dict[str, Any]], None]
@@ -40,6 +41,7 @@ class Watch:
         self.order = np.concatenate(list(islice(steps, config.steps)))
         self._lock, self._resume = lock, resume
         self.trainer: Any = None
+        self.prompts: Prompts | None = None
         self.asked_to_stop = threading.Event()
         self.stopped = False
         self._on_step = on_step
@@ -78,6 +80,8 @@ class Watch:
             resume_step=step if self._resume else None,
             lock=self._lock,
         )
+        if self.prompts is not None:
+            self._log().log_prompts(self.prompts)
         if step == 0:
             self.evaluate(0)
 

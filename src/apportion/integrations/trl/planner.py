@@ -138,6 +138,7 @@ class RolloutPlanner:
         if self.run_log is not None:
             forecast = None if self._allocation is None else self._allocation.forecast
             self.run_log.log_groups(outcomes, forecast)
+            self.run_log.log_prompts(self._prompts)
             self._write_later(step, values)
         return values
 

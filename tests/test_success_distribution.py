@@ -11,7 +11,6 @@ from apportion.success_distribution import (
     fit_success,
     fit_weights,
     grid,
-    share_without_signal,
 )
 
 
@@ -19,8 +18,12 @@ def log_likelihood(chance_KJ, count_K, weight_J):
     return float(count_K @ np.log(chance_KJ @ weight_J))
 
 
-def constant_share(p, n):
-    return float((p**n + (1.0 - p) ** n).mean())
+def constant_share(p, n, weight=None):
+    return float(np.average(p**n + (1.0 - p) ** n, weights=weight))
+
+
+def fitted_share(found, n):
+    return constant_share(found.success_J, n, found.weight_J)
 
 
 def test_grid_is_symmetric_and_holds_both_ends():
@@ -100,29 +103,8 @@ def test_known_mixtures_are_recovered(values, weights):
     for value, weight in zip(values, weights, strict=True):
         near = np.abs(found.success_J - value) < 0.12
         assert found.weight_J[near].sum() == pytest.approx(weight, abs=0.06)
-    for n in (2, 4, 8, 16, 32, 64):
-        share = share_without_signal(found, n)
-        assert share.low - 0.005 <= constant_share(success_G, n) <= share.high + 0.005
-        if n <= 16:
-            assert share.value == pytest.approx(constant_share(success_G, n), abs=0.01)
-
-
-def test_intervals_cover_the_truth():
-    covered, widths = [], []
-    for seed in range(25):
-        rng = np.random.default_rng(seed)
-        success_Q = rng.beta(0.6, 0.9, 150)
-        prompt_G = np.repeat(np.arange(150), 3)
-        found = fit_success(
-            rng.binomial(8, success_Q[prompt_G]), [8] * 450, prompt_G, num_draws=60, seed=seed
-        )
-        for n in (4, 8, 32):
-            p = np.random.default_rng(99).beta(0.6, 0.9, 400_000)
-            share = share_without_signal(found, n)
-            covered.append(share.low <= constant_share(p, n) <= share.high)
-            widths.append(share.high - share.low)
-    assert np.mean(covered) > 0.9
-    assert max(widths) < 0.45
+    for n in (2, 4, 8, 16):
+        assert fitted_share(found, n) == pytest.approx(constant_share(success_G, n), abs=0.01)
 
 
 def test_own_size_agrees_with_what_was_observed():
@@ -142,9 +124,7 @@ def test_sizes_given_by_difficulty_do_not_mislead():
     found = fit_success(k, num_G, range(30_000), num_draws=0)
     assert found.all_wrong == pytest.approx((k == 0).mean(), abs=0.005)
     assert found.all_right == pytest.approx((k == num_G).mean(), abs=0.005)
-    assert share_without_signal(found, 4).value == pytest.approx(
-        constant_share(success_G, 4), abs=0.01
-    )
+    assert fitted_share(found, 4) == pytest.approx(constant_share(success_G, 4), abs=0.01)
 
 
 def test_what_counts_cannot_tell_is_in_the_range():
@@ -155,7 +135,7 @@ def test_what_counts_cannot_tell_is_in_the_range():
     low, high = found.range_of(found.success_J**8 + (1.0 - found.success_J) ** 8)
     assert low <= (0.5 + 12**-0.5) ** 8 + (0.5 - 12**-0.5) ** 8 + 1e-3
     assert high >= 1 / 3 + 2 / 3 * 2 * 0.5**8 - 1e-3
-    assert share_without_signal(found, 2).value == pytest.approx(2 / 3, abs=1e-3)
+    assert fitted_share(found, 2) == pytest.approx(2 / 3, abs=1e-3)
     known = found.range_of(found.success_J**2)
     assert known == pytest.approx((1 / 3, 1 / 3), abs=1e-3)
 
@@ -170,7 +150,7 @@ def test_weights_are_shares_and_order_does_not_matter(groups):
     assert np.allclose(found.weight_DJ.sum(axis=1), 1.0)
     turned = fit_success(k[::-1], [4] * len(k), prompt[::-1], num_draws=3)
     assert np.allclose(found.weight_J, turned.weight_J, atol=1e-9)
-    shares = [share_without_signal(found, n).value for n in (2, 4, 8)]
+    shares = [fitted_share(found, n) for n in (2, 4, 8)]
     assert 1.0 + 1e-9 >= shares[0] >= shares[1] >= shares[2] >= 0.0
     mirrored = fit_success([4 - one for one in k], [4] * len(k), prompt, num_draws=3)
     assert mirrored.all_wrong == pytest.approx(found.all_right, abs=1e-4)
@@ -189,12 +169,31 @@ def test_a_million_groups_are_counted_not_stored():
     rng = np.random.default_rng(4)
     k = rng.binomial(8, rng.beta(0.5, 0.5, 1_000_000))
     found = fit_success(k, np.full(1_000_000, 8), np.arange(1_000_000) // 20, num_draws=10)
-    assert share_without_signal(found, 8).value == pytest.approx(
-        ((k == 0) | (k == 8)).mean(), abs=1e-3
-    )
+    assert fitted_share(found, 8) == pytest.approx(((k == 0) | (k == 8)).mean(), abs=1e-3)
 
 
 def test_large_groups_do_not_underflow():
     found = fit_success([0, 3000, 5000], [5000] * 3, range(3), num_draws=0)
     assert found.weight_J.sum() == pytest.approx(1.0)
     assert float(found.weight_J @ found.success_J) == pytest.approx(8000 / 15000, abs=0.01)
+
+
+def test_groups_of_one_prompt_count_for_less():
+    rng = np.random.default_rng(5)
+    success_Q = rng.choice([0.0, 0.5], 200)
+    k_QV = rng.binomial(4, np.repeat(success_Q[:, None], 5, axis=1))
+    prompt_G = np.repeat(np.arange(200), 5)
+
+    def independent(k_G, prompt_G):
+        return fit_success(k_G, [4] * len(k_G), prompt_G, num_draws=0).num_independent
+
+    assert independent(k_QV.ravel(), np.arange(1000)) == pytest.approx(1000, rel=1e-9)
+    alike = independent(np.repeat(k_QV[:, 0], 5), prompt_G)
+    assert alike == pytest.approx(200, rel=1e-9)
+    share_Q = np.isin(k_QV, (0, 4)).mean(axis=1)
+    share = share_Q.mean()
+    expected = share * (1.0 - share) / (share_Q.var() / 200)
+    assert 200 < expected < 1000
+    assert independent(k_QV.ravel(), prompt_G) == pytest.approx(expected, rel=1e-9)
+    assert independent([0, 0, 0, 0], [0, 0, 1, 1]) == 2
+    assert independent([0, 2, 0, 0], [0, 0, 0, 0]) == 1

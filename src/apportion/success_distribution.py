@@ -14,11 +14,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from apportion import validate
 from apportion.errors import InvalidInputError
 from apportion.validate import FloatArray, IntArray
+
+BoolArray = NDArray[np.bool_]
 
 NUM_POINTS = 101
 NUM_DRAWS = 200
@@ -48,6 +50,7 @@ class SuccessDistribution:
         weight_J: share of groups at each; sums to 1.
         weight_DJ: the same fitted to runs whose prompts were drawn anew, with replacement.
         num_moments: the counts determine E[p], ..., E[p^num_moments] and no more.
+        num_independent: groups, as if they were independent: those of one prompt tell less.
         all_wrong, all_right: shares of such groups that the fit expects at the recorded sizes.
     """
 
@@ -55,17 +58,9 @@ class SuccessDistribution:
     weight_J: FloatArray
     weight_DJ: FloatArray
     num_moments: int
+    num_independent: float
     all_wrong: float
     all_right: float
-
-    def mean(self, value_J: FloatArray) -> Estimate:
-        """Return E[value(p)] with an interval for chance and for what the counts cannot tell.
-
-        The range over all distributions with the same moments up to `num_moments` (linear
-        programming), each end moved outwards by what resampling the prompts says of the value.
-        """
-        value = float(self.weight_J @ value_J)
-        return widened(value, self.weight_DJ @ value_J, self.range_of(value_J))
 
     def range_of(self, value_J: FloatArray) -> tuple[float, float]:
         """Return least and largest E[value(p)] over distributions with the same moments."""
@@ -140,22 +135,10 @@ def fit_success(
         weight_J=weight_DJ[0],
         weight_DJ=weight_DJ[1:] if num_draws else weight_DJ,
         num_moments=min(int(np.sort(num_G)[(len(num_G) - 1) // 2]), _MOST_MOMENTS),
+        num_independent=_num_independent((success_G == 0) | (success_G == num_G), prompt_G),
         all_wrong=wrong,
         all_right=right,
     )
-
-
-def share_without_signal(distribution: SuccessDistribution, rollouts_per_prompt: int) -> Estimate:
-    """Return the share of groups of n that would be all right or all wrong.
-
-    ``E[p^n + (1-p)^n]``
-
-    >>> fair = fit_success([4, 4], [8, 8], [0, 1], num_draws=0)
-    >>> share_without_signal(fair, 2).value < 0.55
-    True
-    """
-    p_J = distribution.success_J
-    return distribution.mean(p_J**rollouts_per_prompt + (1.0 - p_J) ** rollouts_per_prompt)
 
 
 def grid(num_points: int) -> FloatArray:
@@ -257,6 +240,22 @@ def _cells(num_G: IntArray, success_G: IntArray) -> tuple[IntArray, IntArray, In
     width = int(num_G.max()) + 1
     key_K, cell_G = np.unique(num_G * width + success_G, return_inverse=True)
     return key_K // width, key_K % width, cell_G
+
+
+def _num_independent(is_end_G: BoolArray, prompt_G: IntArray) -> float:
+    """Return G over the design effect that prompts have on the share s of all right or wrong.
+
+    ``G^2 s (1 - s) / sum_q (ends_q - s groups_q)^2``, at most G; the prompts, where s is 0 or 1.
+    Source: Rao and Scott, 1981.
+    """
+    _, row_G = np.unique(prompt_G, return_inverse=True)
+    groups_Q = np.bincount(row_G)
+    num, share = len(is_end_G), float(is_end_G.mean())
+    if share in (0.0, 1.0) or len(groups_Q) == 1:
+        return float(len(groups_Q))
+    square = float(((np.bincount(row_G, weights=is_end_G) - share * groups_Q) ** 2).sum())
+    most = num**2 * share * (1.0 - share)
+    return most / square if square * num > most else float(num)
 
 
 def _resampled(

@@ -1,13 +1,23 @@
 """Small recorded runs, made from lists of rewards."""
 
+import csv
+import io
 import math
+import sys
 from collections import Counter
 
 import numpy as np
+from rich.console import Console
 
+from apportion.audit.settings import RunFacts, recommend
+from apportion.cli import main
+from apportion.cli.audit_tables import print_audit
 from apportion.metrics import has_signal
 from apportion.recording import GroupTable, Recording
 from apportion.replay import ReplayResult
+from apportion.success_distribution import SuccessDistribution, grid
+
+WIDTH = "80"
 
 
 def group_table(groups, *, hidden=None, texts=None):
@@ -99,3 +109,64 @@ def share_of_kinds(groups, **ends):
     count = Counter(kind_of(group[2], **ends) for group in groups)
     names = ("with_signal", "all_wrong", "all_right", "in_between", "not_scored")
     return {name: count[name] / len(groups) for name in names}
+
+
+def distribution_of(weight_J):
+    weight_J = np.asarray(weight_J, dtype=float) / np.sum(weight_J)
+    return SuccessDistribution(
+        success_J=grid(len(weight_J)),
+        weight_J=weight_J,
+        weight_DJ=weight_J[None],
+        num_moments=8,
+        num_independent=100.0,
+        all_wrong=0.0,
+        all_right=0.0,
+    )
+
+
+FLAT = distribution_of([1] * 11)
+ENDS = distribution_of([8, 1, 1, 1, 1, 1, 8])
+
+
+def advised(distribution=FLAT, replayed=None, *, lower=None, upper=None, bounds=None, **changes):
+    values = {
+        "source": "CSV",
+        "num_prompts": 100,
+        "mean_rollouts": 8.0,
+        "rollouts_per_step": 512.0,
+        "mean_visits": 6.0,
+    }
+    run = RunFacts(**(values | changes))
+    return recommend(distribution, replayed, run, lower=lower, upper=upper, replayed_bounds=bounds)
+
+
+def write_run(path, groups):
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["prompt", "step", "reward"])
+        for prompt, step, rewards, *_ in groups:
+            writer.writerows([prompt, step, reward] for reward in rewards)
+    return path
+
+
+def call(monkeypatch, capsys, *arguments):
+    monkeypatch.setenv("COLUMNS", WIDTH)
+    monkeypatch.setattr(sys, "argv", ["apportion", "audit", *map(str, arguments)])
+    try:
+        main()
+        code = 0
+    except SystemExit as stop:
+        code = stop.code or 0
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def flat(text):
+    return " ".join(text.split())
+
+
+def printed(found, width=80, *, terminal=True, full=True):
+    file = io.StringIO()
+    console = Console(file=file, width=width, color_system=None, force_terminal=terminal)
+    print_audit(found, console, full=full)
+    return file.getvalue()

@@ -1,21 +1,20 @@
-import csv
-import io
 import json
 import math
-import sys
 
-import numpy as np
 import pytest
-from audit_helpers import drawn_run, group_table, kind_of, recording_of, replay_result
-from rich.console import Console
+from audit_helpers import (
+    call,
+    drawn_run,
+    flat,
+    kind_of,
+    printed,
+    recording_of,
+    replay_result,
+    write_run,
+)
 
 from apportion.audit import audit
-from apportion.audit.waste import Rates
-from apportion.cli import main
 from apportion.cli.audit import audit_as_json
-from apportion.cli.audit_tables import print_audit
-from apportion.cli.audit_verdict import trust, verdict
-from apportion.recording import Curve, Recording
 
 KEYS = [
     "format",
@@ -25,60 +24,13 @@ KEYS = [
     "waste",
     "prediction",
     "replayed",
+    "replayed_bounds",
+    "saved",
     "prompts",
     "settings",
     "curves",
     "limits",
 ]
-
-
-def write_run(path, groups):
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["prompt", "step", "reward"])
-        for prompt, step, rewards, *_ in groups:
-            writer.writerows([prompt, step, reward] for reward in rewards)
-    return path
-
-
-@pytest.fixture
-def dump(tmp_path):
-    return write_run(tmp_path / "rollouts.csv", drawn_run(0))
-
-
-@pytest.fixture
-def replays(monkeypatch):
-    calls = []
-
-    def replay_of(groups, **options):
-        calls.append((groups, options))
-        options["progress"](1, 6)
-        return replay_result()
-
-    monkeypatch.setattr("apportion.replay.replay_of", replay_of, raising=False)
-    return calls
-
-
-def call(monkeypatch, capsys, *arguments):
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(sys, "argv", ["apportion", "audit", *map(str, arguments)])
-    try:
-        main()
-        code = 0
-    except SystemExit as stop:
-        code = stop.code or 0
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
-
-
-def flat(text):
-    return " ".join(text.split())
-
-
-def printed(found, width=80):
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    print_audit(found, console)
-    return console.file.getvalue()
 
 
 def test_json_is_the_audit_and_holds_no_nan(dump, replays, monkeypatch, capsys):
@@ -109,9 +61,7 @@ def test_first_screen_has_the_answer(dump, replays, monkeypatch, capsys):
         monkeypatch, capsys, dump, "--gpu-hours", 50, "--price-per-gpu-hour", 2, "--top", 2
     )
     assert (code, err) == (0, "")
-    lines = out.splitlines()
-    assert max(len(line) for line in lines) <= 80
-    first = "\n".join(lines[:14])
+    first = "\n".join(out.splitlines()[:5])
     for words in ("wasted", "bought no gradient", "GPU-hours", "saving", "15.0% [10.0, 20.0]"):
         assert words in first
     assert "set" in first
@@ -131,11 +81,15 @@ def test_first_screen_has_the_answer(dump, replays, monkeypatch, capsys):
 
 def test_bounds_reach_the_replay(dump, replays, monkeypatch, capsys):
     call(monkeypatch, capsys, dump, "--lower", 3, "--upper", 12, "--json")
-    call(monkeypatch, capsys, dump, "--json")
+    out = call(monkeypatch, capsys, dump, "--json")[1]
     (groups, given), (_, left_out) = replays
     assert len(groups) == len(drawn_run(0))
     assert (given["lower"], given["upper"]) == (3, 12)
-    assert (left_out["lower"], left_out["upper"]) == (2, None)
+    answer = json.loads(out)
+    assert [left_out["lower"], left_out["upper"]] == answer["replayed_bounds"]
+    use = answer["settings"]
+    if use["rollouts_per_prompt"] == 8:
+        assert [use["lower"], use["upper"]] == answer["replayed_bounds"]
     assert given["reward_range"] == (0.0, 1.0)
 
 
@@ -204,6 +158,7 @@ def test_curves_alone_are_audited_without_a_replay(tmp_path, replays, monkeypatc
     assert (code, err) == (0, "")
     assert "50.0% of groups bought no gradient" in flat(out)
     assert "some 5.0 GPU-hours" in flat(out)
+    assert "trainer_state.json" not in out
     assert "log_completions=True" in out
     assert not replays
     answer = json.loads(call(monkeypatch, capsys, path, "--json")[1])
@@ -216,89 +171,37 @@ def test_groups_of_one_are_audited_without_a_replay(tmp_path, replays, monkeypat
     path = write_run(tmp_path / "one.csv", drawn_run(7, n=1))
     code, out, err = call(monkeypatch, capsys, path)
     assert (code, err) == (0, "")
-    assert "Every group has one scored rollout" in flat(out)
-    assert "Nothing was replayed" in flat(out)
+    said = "Unknown: most groups of this record have one rollout."
+    assert f"wasted  {said}" in out
+    assert out.count(said) == 2  # in the section as well
+    for words in ("--group-column", "--prompt-column", "--step-column", "Nothing was replayed"):
+        assert words in out
+    for words in ("bought no gradient", "n = 2", "num_generations", "GPU-hours"):
+        assert words not in out
+    answer = json.loads(call(monkeypatch, capsys, path, "--json")[1])
+    assert list(answer) == KEYS
+    assert answer["waste"] is answer["settings"] is None
     assert not replays
 
 
-@pytest.mark.parametrize("width", [60, 80, 120])
-def test_prose_and_tables_fit_the_width(width):
-    texts = {group[0]: "[bold]odd\ntext[/] " * 30 + group[0] for group in drawn_run(1)}
-    recording = recording_of(group_table(drawn_run(1), texts=texts))
-    text = printed(audit(recording, replay_result(), num_draws=5), width)
-    assert max(len(line) for line in text.splitlines()) <= width
-    assert "[bold]odd text[/]" in text
+def test_no_width_is_a_width_of_eighty(dump, replays, monkeypatch, capsys):
+    out = call(monkeypatch, capsys, dump)[1]
+    for width in ("0", "1", "19"):
+        monkeypatch.setattr("audit_helpers.WIDTH", width)
+        assert call(monkeypatch, capsys, dump)[1] == out
 
 
-def test_long_prompts_leave_the_numbers_whole():
-    fall = [("z" * 300, step, [1.0] * 8 if step < 3 else [0.0] * 8) for step in range(6)]
-    text = printed(audit(recording_of([*drawn_run(1), *fall]), num_draws=5))
-    (row,) = (line for line in text.splitlines() if "zzz" in line)
-    assert row.split()[:4] == ["1.00", "0.00", "1.7e-09", "6"]
-
-
-def test_every_kind_of_waste_has_its_column():
-    odd = [("p", 9, [0.5, 0.5]), ("q", 9, [math.nan, math.nan]), ("r", 9, [0.0, 1.0])]
-    table = group_table([*drawn_run(2), *odd], hidden=[False] * 240 + [True, False, False])
-    text = printed(audit(recording_of(table), num_draws=5))
-    for words in ("in between", "not scored", "components", "more than two values"):
-        assert words in text
-
-
-def test_verdict_of_every_mode():
-    run = recording_of(drawn_run(3))
-    assert "adaptive" in verdict(audit(run, replay_result(), num_draws=5))["set"]
-    losing = replay_result(saving=-0.1, saving_interval=(-0.2, 0.0))
-    said = verdict(audit(run, losing, num_draws=5))
-    assert "for every prompt" in said["set"]
-    assert said["saving"].startswith("None: -10.0%")
-    once = verdict(audit(recording_of(drawn_run(3, visits=1)), replay_result(), num_draws=5))
-    assert once["saving"].startswith("Cannot be judged")
-    assert "shadow" in once["set"]
-    kept = [group for group in drawn_run(4, prompts=300) if kind_of(group[2]) == "with_signal"]
-    assert verdict(audit(recording_of(kept), num_draws=5))["waste"].startswith("Unknown")
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({}, "can be trusted: 80% less squared error"),
-        ({"standardised_sq": 3.0}, "too sure"),
-        ({"standardised_sq": 0.3}, "surer than they say"),
-        ({"standardised_sq": math.nan}, "The forecasts help: 80%"),
-        ({"error": 0.1}, "no more than the mean"),
-        ({"error": math.nan}, "no more than the mean"),
-        ({"baseline_error": 0.0}, "no more than the mean"),
-    ],
-)
-def test_trust_follows_error_and_doubt(changes, words):
-    assert words in trust(replay_result(**changes))
-
-
-def test_costs_are_said_where_they_are_known():
-    recording = recording_of(drawn_run(5))
-    found = audit(recording, rates=Rates(price_per_million_tokens=4.0), num_draws=5)
-    text = flat(printed(found))
-    assert "in the currency of the price" in text
-    assert "tokens" in text
-    assert "GPU-hours" not in text
-
-
-def test_undefined_numbers_become_null():
-    found = audit(
-        recording_of(drawn_run(6)), replay_result(error=math.nan, coverage=math.inf), num_draws=5
+def test_the_record_does_not_steer_the_terminal(tmp_path, replays, monkeypatch, capsys):
+    path = write_run(
+        tmp_path / "a\x1b[2Jb.csv",
+        [(f"\x1b]0;x\x07{group[0]}\u202e", *group[1:]) for group in drawn_run(0)]
+        + [("\x1b[31m", 9, [1.0, math.nan])],
     )
-    answer = audit_as_json(found)
-    assert answer["replayed"]["error"] is None
-    assert answer["replayed"]["coverage"] is None
-    json.dumps(answer, allow_nan=False)
-
-
-def test_a_curve_of_the_reward_alone_says_so():
-    reward = Curve(step_T=np.arange(5), value_T=np.arange(5.0))
-    text = printed(audit(Recording(source="A log"), curves={"reward": reward}))
-    assert "was not logged" in text
-    assert "0 in the first fifth, 4 in the last" in text
+    code, out, err = call(monkeypatch, capsys, path, "--full")
+    assert (code, err) == (0, "")
+    assert all(letter.isprintable() or letter == "\n" for letter in out)
+    for words in ("\\x1b]0;x\\x07prompt", "\\u202e", "a\\x1b[2Jb.csv"):
+        assert words in out
 
 
 def test_every_option_has_help_and_units(monkeypatch, capsys):
@@ -306,3 +209,69 @@ def test_every_option_has_help_and_units(monkeypatch, capsys):
     assert code == 0
     for words in ("--num-rollouts-column", "GPU-hours", "currency", "95%", "--json", "--out"):
         assert words in out
+
+
+def test_away_from_a_terminal_a_sentence_is_a_line(dump, replays, monkeypatch, capsys):
+    out = call(monkeypatch, capsys, dump)[1]
+    lines = out.splitlines()
+    for name, said in json.loads(call(monkeypatch, capsys, dump, "--json")[1])["verdict"].items():
+        label = {"waste": "wasted", "saving": "saving", "set": "set   "}[name]
+        assert f"{label}  {said}" in lines
+    assert not any(line.endswith(" ") for line in lines)
+    narrow = printed(audit(recording_of(drawn_run(1)), num_draws=5), 40, terminal=False)
+    assert max(map(len, narrow.splitlines())) > 80
+
+
+def test_there_is_no_negative_zero(dump, replays, monkeypatch, capsys):
+    for bound in ("--lower", "--upper"):
+        out = call(monkeypatch, capsys, dump, bound, 8)[1]
+        name = bound.removeprefix("--")
+        assert f"saving  Your bounds leave nothing to move: {name} = n." in out
+    assert not replays
+    found = audit(recording_of(drawn_run(1)), replay_result(saving=-0.0), num_draws=5)
+    assert math.copysign(1.0, audit_as_json(found)["replayed"]["saving"]) == 1.0
+    assert "-0.0" not in printed(found)
+
+
+def test_a_record_of_nothing_is_named_by_its_path(tmp_path, replays, monkeypatch, capsys):
+    path = tmp_path / "trainer_state.json"
+    path.write_text(json.dumps({"log_history": [{"step": 1, "loss": 0.5}]}))
+    code, _, err = call(monkeypatch, capsys, path)
+    assert code == 2
+    assert str(path) in err
+    assert "scalar curves holds" not in err
+
+
+def test_help_is_clean_paragraphs(monkeypatch, capsys):
+    out = call(monkeypatch, capsys, "--help")[1]
+    assert "Intervals are 95%, over prompts." in flat(out)
+    assert "\\" not in out
+
+
+def test_the_readers_note_on_a_binary_column_is_taken_up(tmp_path, replays, monkeypatch, capsys):
+    path = tmp_path / "shaped.csv"
+    rows = [
+        f"{prompt},{step},{right - 0.1 * at},{right}"
+        for step in range(4)
+        for prompt in "abcd"
+        for at, right in enumerate((0, 1, 1))
+    ]
+    path.write_text("\n".join(["prompt,step,reward,acc", *rows]))
+    out = call(monkeypatch, capsys, path)[1]
+    assert "The column acc has them: see the notes of the reader." in out
+    assert out.count("--reward-column") == 1
+
+
+def test_the_readers_note_on_steps_is_taken_up(tmp_path, replays, monkeypatch, capsys):
+    path = tmp_path / "untimed.csv"
+    rows = [f"{group[0]},{int(sum(group[2]))},8" for group in drawn_run(0)]
+    path.write_text("\n".join(["prompt,k,n", *rows]))
+    assert call(monkeypatch, capsys, path)[1].count("Steps are not recorded") == 1
+
+
+def test_the_readers_note_on_missing_rewards_is_taken_up(tmp_path, replays, monkeypatch, capsys):
+    path = write_run(tmp_path / "holed.csv", [*drawn_run(0), ("prompt 000", 9, [1.0, math.nan])])
+    out = call(monkeypatch, capsys, path)[1]
+    assert out.count("no finite reward") == 1
+    assert "no score" not in out
+    assert "Groups are judged by the rollouts with a score alone." in out

@@ -1,24 +1,13 @@
 import numpy as np
 import pytest
+from audit_helpers import distribution_of
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from apportion.audit.neyman import largest_cut, least_variance
 from apportion.relaxation import relax_rloo
-from apportion.success_distribution import SuccessDistribution, fit_success, grid
-
-
-def distribution_of(weight_J):
-    weight_J = np.asarray(weight_J, dtype=float) / np.sum(weight_J)
-    return SuccessDistribution(
-        success_J=grid(len(weight_J)),
-        weight_J=weight_J,
-        weight_DJ=weight_J[None],
-        num_moments=8,
-        all_wrong=0.0,
-        all_right=0.0,
-    )
+from apportion.success_distribution import fit_success
 
 
 def neyman(p):

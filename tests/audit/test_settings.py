@@ -1,41 +1,27 @@
 import numpy as np
 import pytest
-from audit_helpers import replay_result
+from audit_helpers import ENDS, FLAT, advised, distribution_of, replay_result
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from apportion.audit.configuration_lines import (
-    trl_arithmetic,
-    trl_lines,
-    verl_arithmetic,
-    verl_lines,
-)
 from apportion.audit.neyman import least_variance
-from apportion.audit.settings import NEAR, SIZES, recommend, relative_noise
+from apportion.audit.sizes import (
+    NEAR,
+    SIZES,
+    Bounds,
+    best_size,
+    nothing_to_move,
+    relative_variance,
+)
 from apportion.errors import InvalidInputError
-from apportion.success_distribution import SuccessDistribution, grid
+
+LOSING = replay_result(saving=-0.02, saving_interval=(-0.1, 0.05))
+UNSURE = replay_result(saving_interval=(-0.05, 0.3))
 
 
-def distribution_of(weight_J):
-    weight_J = np.asarray(weight_J, dtype=float) / np.sum(weight_J)
-    return SuccessDistribution(
-        success_J=grid(len(weight_J)),
-        weight_J=weight_J,
-        weight_DJ=weight_J[None],
-        num_moments=8,
-        all_wrong=0.0,
-        all_right=0.0,
-    )
-
-
-FLAT = distribution_of([1] * 11)
-ENDS = distribution_of([8, 1, 1, 1, 1, 1, 8])
-
-
-def advised(distribution=FLAT, replayed=None, **changes):
-    values = {"mean_rollouts": 8.0, "rollouts_per_step": 512.0, "mean_visits": 6.0}
-    return recommend(distribution, replayed, **(values | changes))
+def said(found, words):
+    return any(words in reason for reason in found.reasons)
 
 
 @pytest.mark.parametrize(
@@ -44,9 +30,9 @@ def advised(distribution=FLAT, replayed=None, **changes):
         (None, 6.0, "shadow"),
         (replay_result(), 6.0, "adaptive"),
         (replay_result(), 1.0, "shadow"),
-        (replay_result(saving_interval=(-0.05, 0.3)), 6.0, "shadow"),
+        (UNSURE, 6.0, "shadow"),
         (replay_result(saving_interval=(0.15, 0.15)), 6.0, "shadow"),
-        (replay_result(saving=-0.02, saving_interval=(-0.1, 0.05)), 6.0, "uniform"),
+        (LOSING, 6.0, "uniform"),
         (replay_result(saving=0.0, saving_interval=(0.0, 0.0)), 6.0, "uniform"),
     ],
 )
@@ -55,45 +41,134 @@ def test_mode_follows_the_replay(replayed, visits, mode):
     assert found.mode == mode
     text = "\n".join(found.trl)
     assert ('allocator_mode="shadow"' in text) == (mode == "shadow")
-    assert ("from trl import GRPOConfig" in text) == (mode == "uniform")
+    assert ("from trl import GRPOConfig, GRPOTrainer" in text) == (mode == "uniform")
     assert ("lower=" in text) == (mode != "uniform")
 
 
 @pytest.mark.parametrize("distribution", [FLAT, ENDS])
-def test_noise_agrees_with_the_definition(distribution):
+def test_variance_agrees_with_the_definition(distribution):
     p_J = distribution.success_J
     v_J, w_J = p_J * (1 - p_J), distribution.weight_J
     for n in (4, 16):
         even = n * (w_J @ v_J) / (n - 1) / (w_J @ v_J)
-        assert relative_noise(distribution, n, 2, None, even=True) == pytest.approx(even)
+        assert relative_variance(distribution, n, Bounds(), even=True) == pytest.approx(even)
         best = n * least_variance(distribution, n) / (w_J @ np.sqrt(v_J)) ** 2
-        assert relative_noise(distribution, n, 2, None, even=False) == pytest.approx(best)
-    assert relative_noise(distribution, 10_000, 2, None, even=False) == pytest.approx(1, abs=1e-3)
+        assert relative_variance(distribution, n, Bounds(), even=False) == pytest.approx(best)
+    limit = relative_variance(distribution, 10_000, Bounds(), even=False)
+    assert limit == pytest.approx(1, abs=1e-3)
 
 
 def test_size_is_the_smallest_near_the_limit_unless_the_run_is_near_it_too():
-    assert advised(mean_rollouts=2.0).rollouts_per_prompt == 8
-    assert advised(mean_rollouts=8.0).rollouts_per_prompt == 8
-    assert advised(mean_rollouts=12.0).rollouts_per_prompt == 12
-    assert advised(mean_rollouts=64.0).rollouts_per_prompt == 8
+    for mean, size in ((4.0, 8), (8.0, 8), (12.0, 12), (64.0, 8)):
+        assert advised(replayed=LOSING, mean_rollouts=mean).rollouts_per_prompt == size
     # Prompts without variance hold two rollouts each, so n must be larger.
-    assert advised(ENDS, replay_result(), mean_rollouts=4.0).rollouts_per_prompt == 16
+    assert advised(ENDS, replay_result(), mean_rollouts=8.0).rollouts_per_prompt == 16
     for distribution in (FLAT, ENDS):
-        found = advised(distribution, replay_result(), mean_rollouts=2.0).rollouts_per_prompt
-        noise = {n: relative_noise(distribution, n, 2, None, even=False) for n in SIZES}
+        found, _ = best_size(distribution, 64.0, Bounds(), even=False)
+        noise = {n: relative_variance(distribution, n, Bounds(), even=False) for n in SIZES}
         assert found == min(n for n in SIZES if n > 2 and noise[n] <= NEAR)
 
 
+@examples(max_examples=60)
+@given(
+    st.floats(1.0, 70.0),
+    st.floats(64.0, 4000.0),
+    st.sampled_from([FLAT, ENDS, None]),
+    st.sampled_from([None, replay_result(), LOSING, UNSURE]),
+    st.sampled_from(["CSV", "verl rollouts"]),
+)
+def test_half_of_the_prompts_stay_and_unsure_runs_keep_n(mean, rollouts, fit, replayed, source):
+    found = advised(fit, replayed, mean_rollouts=mean, rollouts_per_step=rollouts, source=source)
+    assert found.prompts_per_step >= rollouts / mean / 2.0 - 1e-6
+    if found.mode == "shadow":
+        assert found.rollouts_per_prompt == max(round(mean), 2)
+    assert not said(found, "changes nothing")
+    if found.rollouts_per_prompt > max(round(mean), 2):
+        assert said(found, "noise between prompts, which a log of rewards cannot show")
+
+
+def test_bounds_of_the_user_do_not_take_more_than_half_of_the_prompts():
+    found = advised(replayed=replay_result(), mean_rollouts=8.0, lower=40)
+    assert (found.rollouts_per_prompt, found.prompts_per_step) == (40, 32)
+    assert said(found, "32 prompts x 40 = 1,280 rollouts a step; the run had 512")
+
+
 def test_step_keeps_its_rollouts():
-    found = advised(mean_rollouts=64.0, rollouts_per_step=512.0)
+    found = advised(replayed=LOSING, mean_rollouts=64.0, rollouts_per_step=512.0)
     assert (found.prompts_per_step, found.rollouts_per_prompt) == (64, 8)
-    assert any("64 prompts x 8 = 512" in reason for reason in found.reasons)
+    assert said(found, "64 prompts x 8 = 512 rollouts a step, as now")
     alone = advised(rollouts_per_step=8.0)
     assert alone.prompts_per_step == 1
-    assert any("nothing to allocate" in reason for reason in alone.reasons)
+    assert said(alone, "1 prompt x 8 = 8")
+    assert said(alone, "nothing to allocate")
     unknown = advised(rollouts_per_step=None)
     assert unknown.prompts_per_step == 64
-    assert any("put your own number" in reason for reason in unknown.reasons)
+    assert said(unknown, "put your own number")
+
+
+@pytest.mark.parametrize(
+    ("bounds", "words"),
+    [
+        ({"lower": 8}, "lower = n."),
+        ({"lower": 9}, "lower = 9 is above n = 8."),
+        ({"upper": 8}, "upper = n."),
+        ({"upper": 4}, "upper = 4 is below n = 8."),
+        ({"lower": 3, "upper": 3}, "upper = 3 is below"),
+    ],
+)
+def test_bounds_that_leave_nothing_to_move_are_said(bounds, words):
+    found = advised(replayed=replay_result(), **bounds)
+    assert found.mode == "uniform"
+    assert found.nothing_to_move.startswith("Your bounds leave nothing to move: ")
+    assert words in found.nothing_to_move
+    n = found.rollouts_per_prompt
+    assert bounds.get("lower", 2) <= n <= bounds.get("upper", n)
+
+
+def test_groups_of_two_have_nothing_to_move_and_larger_ones_do():
+    assert nothing_to_move(2.0, Bounds()).startswith("Groups of 2")
+    assert nothing_to_move(3.0, Bounds()) is None
+    assert nothing_to_move(8.0, Bounds(lower=2, upper=9)) is None
+    assert advised(mean_rollouts=2.0).rollouts_per_prompt == 4
+
+
+def test_too_few_prompts_are_not_told_from_chance():
+    found = advised(replayed=replay_result(), num_prompts=20)
+    assert found.mode == "shadow"
+    assert said(found, "So few prompts")
+
+
+def test_an_adaptive_run_is_not_told_to_begin():
+    assert advised(replayed=None, is_adaptive=True).mode == "adaptive"
+    found = advised(ENDS, replay_result(), mean_rollouts=4.0, is_adaptive=True)
+    assert (found.mode, found.rollouts_per_prompt) == ("adaptive", 4)
+    assert said(found, "adaptive already")
+    assert advised(replayed=LOSING, is_adaptive=True).mode == "uniform"
+
+
+def test_verl_gets_one_n_for_all_prompts_and_no_words_on_bounds():
+    found = advised(ENDS, replay_result(), source="verl rollouts")
+    assert found.mode == "adaptive"
+    assert found.rollouts_per_prompt == 8  # 16 where groups may differ
+    assert found.verl == ("actor_rollout_ref.rollout.n=8", "trainer.rollout_data_dir=rollouts")
+    assert said(found, "RolloutAllocator")
+    assert not said(found, "upper =")
+    both = advised(ENDS, replay_result())
+    assert both.rollouts_per_prompt == 16
+    assert "actor_rollout_ref.rollout.n=8" in both.verl
+
+
+def test_bounds_other_than_the_replayed_ones_are_said():
+    same = advised(replayed=replay_result(), bounds=(2, advised().upper))
+    assert not said(same, "The replay had")
+    other = advised(replayed=replay_result(), bounds=(2, 99))
+    assert said(other, "The replay had 2 to 99 rollouts a prompt at the run's n = 8")
+
+
+def test_a_bound_that_costs_nothing_says_so():
+    flat = distribution_of([0, 0, 0, 1, 0, 0, 0])
+    assert said(advised(flat, replay_result()), "a higher bound would gain nothing")
+    assert not said(advised(ENDS, replay_result()), "100%")
 
 
 def test_upper_bound_keeps_nearly_all_of_the_cut():
@@ -110,9 +185,7 @@ def test_bounds_of_the_user_stay():
     found = advised(replayed=replay_result(), lower=4, upper=10)
     assert (found.lower, found.upper) == (4, 10)
     assert 4 <= found.rollouts_per_prompt <= 10
-    assert any("lower = 4 is yours" in reason for reason in found.reasons)
-    narrow = advised(replayed=replay_result(), lower=3, upper=3)
-    assert narrow.rollouts_per_prompt == 3
+    assert said(found, "lower = 4 is yours")
 
 
 def test_forecasts_that_are_too_sure_raise_the_lower_bound():
@@ -121,9 +194,13 @@ def test_forecasts_that_are_too_sure_raise_the_lower_bound():
 
 
 def test_without_a_distribution_the_run_is_kept():
-    found = advised(None, replay_result(), mean_rollouts=6.0, reward_range=(0.0, 1.1))
+    found = advised(
+        None, replay_result(), mean_rollouts=6.0, reward_range=(0.0, 1.1), is_range_seen=True
+    )
     assert (found.rollouts_per_prompt, found.lower, found.upper) == (6, 2, 24)
-    assert "    reward_high=1.1," in found.trl
+    hint = "seen; give your reward's true range"
+    assert f"    reward_low=0,  # lowest {hint}" in found.trl
+    assert f"    reward_high=1.1,  # highest {hint}" in found.trl
 
 
 @pytest.mark.parametrize(
@@ -133,53 +210,3 @@ def test_without_a_distribution_the_run_is_kept():
 def test_bounds_that_leave_no_room_are_refused(bounds, message):
     with pytest.raises(InvalidInputError, match=message):
         advised(**bounds)
-
-
-def values_of(lines):
-    return {
-        key.strip(): int(value.strip(" ,"))
-        for key, value in (line.split("=") for line in lines if line.count("=") == 1)
-        if value.strip(" ,").isdigit()
-    }
-
-
-@examples(max_examples=40)
-@given(st.floats(1.0, 40.0), st.floats(1.0, 2000.0), st.sampled_from([FLAT, ENDS, None]))
-def test_batches_of_both_frameworks_divide(mean, rollouts, distribution):
-    found = advised(distribution, replay_result(), mean_rollouts=mean, rollouts_per_step=rollouts)
-    rows = found.prompts_per_step * found.rollouts_per_prompt
-    trl = values_of(found.trl)
-    assert trl["per_device_train_batch_size"] * trl["gradient_accumulation_steps"] == rows
-    assert rows % trl["num_generations"] == 0
-    assert 2 <= trl["lower"] <= trl["num_generations"] <= trl["upper"]
-    verl = values_of(found.verl)
-    assert verl["data.train_batch_size"] * verl["actor_rollout_ref.rollout.n"] == rows
-    assert verl["data.train_batch_size"] % verl["actor_rollout_ref.actor.ppo_mini_batch_size"] == 0
-
-
-def test_arithmetic_is_shown():
-    assert "16 x 1 process x steps_per_generation 6 = 96 = 12 prompts x num_generations 8" in (
-        trl_arithmetic(8, 12)
-    )
-    assert "12 x n 8 = 96 rows, which divide over 1, 2, 4, 8, 16, 32 GPUs" in verl_arithmetic(8, 12)
-    assert verl_lines(8, 12)[:2] == (
-        "data.train_batch_size=12",
-        "actor_rollout_ref.rollout.n=8",
-    )
-
-
-@pytest.mark.filterwarnings("ignore")  # theirs, about their own settings
-@pytest.mark.parametrize("mode", ["adaptive", "shadow", "uniform"])
-def test_lines_are_what_the_trainer_takes(mode, tmp_path, monkeypatch):
-    pytest.importorskip("trl")
-    monkeypatch.chdir(tmp_path)
-    lines = trl_lines(mode, 8, 12, bounds=(2, 24), reward_range=(-1.0, 1.0))
-    code = "\n".join(lines).replace('    "out",', '    "out", use_cpu=True, bf16=False,')
-    names = {}
-    exec(code, names)
-    args = names["args"]
-    assert args.generation_batch_size == 96
-    assert args.num_generations == 8
-    assert getattr(args, "allocator_mode", "uniform") == mode
-    if mode != "uniform":
-        assert (args.lower, args.most, args.reward_low) == (2, 24, -1.0)

@@ -1,5 +1,6 @@
 """An oracle for groups: plain dictionaries."""
 
+import json
 import math
 
 import numpy as np
@@ -25,6 +26,26 @@ def rollouts(seed, *, num_steps=3, num_prompts=5, texts=False):
                 }
                 rows.append(row)
     return rows
+
+
+def record(steps, *, seed=0, num_prompts=20, a_step=5, n=4):
+    """Rollouts of a run that permutes its prompts anew at each pass."""
+    rng = np.random.default_rng(seed)
+    order, rows = [], []
+    for step in steps:
+        order = order if len(order) >= a_step else rng.permutation(num_prompts).tolist()
+        chosen, order = order[:a_step], order[a_step:]
+        for prompt in chosen:
+            for reward in (rng.random(n) < (1 + prompt) / (2 + num_prompts)).tolist():
+                rows.append({"step": step, "prompt": f"p{prompt}", "reward": float(reward)})
+    return rows
+
+
+def write(path, rows):
+    """Write rows as JSON lines; return the path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
 
 
 def oracle(rows):

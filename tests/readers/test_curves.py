@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 
 from apportion.errors import InvalidInputError
 from apportion.readers import curves
+from apportion.readers import read as read_recording
 from apportion.readers.scalars import quoted_number, whole_step
 from apportion.recording import Curve
 from apportion.run_log import RunLog
@@ -220,3 +223,81 @@ def test_steps(number):
 @given(st.floats())
 def test_quoted_numbers(number):
     assert np.array_equal(float(quoted_number(str(number))), number, equal_nan=True)
+
+
+TABLE = [{"step": 1, "train/reward": 0.5, "loss": 2.0}, {"step": 2, "train/reward": 0.25}]
+
+
+def _separated(delimiter, axis):
+    lines = [[axis, "train/reward", "loss"], ["1", "0.5", "2.0"], ["2", "0.25", ""]]
+    return "".join(delimiter.join(line) + "\n" for line in lines).encode()
+
+
+def _parquet(axis):
+    frame = pl.DataFrame([{axis if k == "step" else k: v for k, v in r.items()} for r in TABLE])
+    buffer = io.BytesIO()
+    frame.write_parquet(buffer)
+    return buffer.getvalue()
+
+
+def _json_lines(axis):
+    rows = [{axis if k == "step" else k: v for k, v in row.items()} for row in TABLE]
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+STEPS = [
+    *("_step", "step", "Step", "global_step", "train/global_step", "trainer/global_step"),
+    *("training_step", "train_step", "train/step", "policy_step", "iteration", "iter"),
+]
+FORMS = {
+    "history.csv": lambda axis: _separated(",", axis),
+    "semicolon.csv": lambda axis: _separated(";", axis),
+    "history.tsv": lambda axis: _separated("\t", axis),
+    "history.txt": lambda axis: _separated(",", axis),
+    "history.csv.gz": lambda axis: gzip.compress(_separated(",", axis)),
+    "history.jsonl": _json_lines,
+    "history.jsonl.gz": lambda axis: gzip.compress(_json_lines(axis)),
+    "history.parquet": _parquet,
+}
+
+
+@pytest.mark.parametrize("axis", STEPS)
+@pytest.mark.parametrize("name", FORMS)
+def test_a_table_of_scalars_alone_is_a_recording(tmp_path, name, axis):
+    (tmp_path / name).write_bytes(FORMS[name](axis))
+    for path in (str(tmp_path / name), tmp_path):
+        recording = read_recording([path])
+        assert recording.groups is None
+        assert recording.source == "scalar curves"
+        reward, loss = recording.curves["train/reward"], recording.curves["loss"]
+        assert (reward.step_T.tolist(), reward.value_T.tolist()) == ([1, 2], [0.5, 0.25])
+        assert loss.value_T.tolist() == [2.0]
+        assert recording.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("trainer_state.json", json.dumps({"global_step": 1, "log_history": [TABLE[0]]})),
+        ("rows.json", json.dumps(TABLE)),
+        ("columns.json", json.dumps({"_step": {"0": 1}, "train/reward": {"0": 0.5}})),
+        ("verl.jsonl", json.dumps({"step": 1, "data": {"train/reward": 0.5}}) + "\n"),
+        ("verl.log", "step:1 - train/reward:0.5 - actor/lr:1e-06\n"),
+        ("printed.log", "{'loss': 2.0, 'train/reward': 0.5, 'epoch': 0.1}\n" * 2),
+        ("chart.csv", "Step,run - train/reward\n1,0.5\n"),
+        ("frame.csv", ",_step,_runtime,index,id,train/reward\n0,1,2.5,7,7,0.5\n"),
+    ],
+)
+def test_every_log_of_scalars_alone_is_a_recording(tmp_path, name, content):
+    (tmp_path / name).write_text(content)
+    for path in (tmp_path / name, tmp_path):
+        recording = read_recording([path])
+        assert recording.groups is None
+        assert recording.curves["train/reward"].value_T[0] == 0.5
+
+
+def test_tables_of_rollouts_are_no_scalars(tmp_path):
+    for header in ("step,prompt,loss", "step,uid,loss"):
+        content = f"{header}\n1,2,3\n2,3,4\n".replace(",", "\t")
+        (tmp_path / "t.tsv").write_text(content)
+        assert curves.read(tmp_path / "t.tsv") is None

@@ -260,11 +260,9 @@ def test_export_of_a_chart(tmp_path, axis, newline):
 
 def test_export_of_several_runs(tmp_path):
     header = ["Step", "a - reward", "a - reward__MIN", "b - reward"]
-    found, notes = read(export(tmp_path / "chart.csv", header, [[1, 0.25, 0.25, 0.5]]))
-    assert set(found) == {"a - reward", "b - reward"}
-    assert notes == [
-        "The export holds 2 runs, so each name carries its run; export one alone to see it."
-    ]
+    path = export(tmp_path / "chart.csv", header, [[1, 0.25, 0.25, 0.5]])
+    with pytest.raises(InvalidInputError, match=r"chart\.csv has curves of two runs, a and b: exp"):
+        read(path)
 
 
 def test_a_history_written_by_a_data_frame(tmp_path):

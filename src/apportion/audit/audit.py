@@ -6,27 +6,23 @@ Everything that is counted or fitted is gathered here; the words and tables are 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from apportion.audit.already_adaptive import is_already_adaptive
 from apportion.audit.curve_findings import CurveFindings, curve_findings
-from apportion.audit.filtering import Filtering, find_filtering
-from apportion.audit.limits import limits_of_curves, limits_of_groups
-from apportion.audit.neyman import largest_cut
+from apportion.audit.limits import FEW_VISITS, limits_of_curves, limits_of_groups
+from apportion.audit.prediction import Prediction, predicted, success_of
 from apportion.audit.prompt_findings import PromptFindings, prompt_findings
-from apportion.audit.settings import SIZES, Settings, check_bounds, recommend
-from apportion.audit.waste import Rates, Waste, ends, kinds, waste_of
+from apportion.audit.saved import Saved, saved_of
+from apportion.audit.settings import RunFacts, Settings, check_bounds, recommend
+from apportion.audit.sizes import Bounds, best_upper, own_size
+from apportion.audit.waste import Rates, Waste, ends, is_mostly_single, kinds, tokens_of, waste_of
 from apportion.errors import InvalidInputError
 from apportion.recording import Curve, GroupTable, Recording
 from apportion.replay import ReplayResult
-from apportion.success_distribution import (
-    NUM_DRAWS,
-    Estimate,
-    SuccessDistribution,
-    fit_success,
-    share_without_signal,
-)
+from apportion.success_distribution import NUM_DRAWS
 from apportion.validate import IntArray
 
 _NOISE = 1e-6
@@ -41,11 +37,13 @@ class Summary:
         num_prompts, num_steps, num_groups: of the record.
         num_rollouts: rollouts sampled.
         num_scored: of these, with a reward.
-        num_tokens: completion tokens; None where not recorded.
+        num_tokens: completion tokens; None where not recorded, or in part.
         rollouts_per_prompt: mean n of a group.
+        is_mostly_single: whether most groups have one rollout, so that it may not tell groups.
         rollouts_per_step: median over steps; None where steps are unknown.
         visits_per_prompt: mean groups of a prompt.
         has_steps: whether steps are recorded.
+        is_adaptive: whether groups were of unequal size on purpose.
         notes: what the reader left out or assumed.
     """
 
@@ -57,52 +55,48 @@ class Summary:
     num_scored: int
     num_tokens: int | None
     rollouts_per_prompt: float
+    is_mostly_single: bool
     rollouts_per_step: float | None
     visits_per_prompt: float
     has_steps: bool
+    is_adaptive: bool
     notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SizeShare:
-    """Share of groups without signal at another n."""
-
-    rollouts_per_prompt: int
-    without_signal: Estimate
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
-    """What the fitted distribution of success says.
-
-    Attributes:
-        sizes: share of groups without signal at other n.
-        observed: share that the record shows, groups of two scored rollouts or more.
-        fitted: the same by the fit; the two agree unless counts are no mixture of binomials.
-        largest_cut: share of RLOO's variance that the best allocation of the same rollouts would
-            cut if success were known.
-        filtering: whether groups without signal are missing from the record.
-    """
-
-    sizes: tuple[SizeShare, ...]
-    observed: float
-    fitted: float
-    largest_cut: Estimate
-    filtering: Filtering
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """All that an audit found; None where the record does not tell."""
+    """All that an audit found; None where the record does not tell.
+
+    Where most groups have one rollout, only the summary and the prompts are told.
+
+    `replayed_bounds` are the fewest and most rollouts a prompt of the replay. `saved` prices the
+    replayed saving, where second visits are enough to judge it and the run was not adaptive yet.
+    """
 
     summary: Summary
     waste: Waste | None
     prediction: Prediction | None
     replayed: ReplayResult | None
+    replayed_bounds: tuple[int, int] | None
+    saved: Saved | None
     prompts: PromptFindings | None
     settings: Settings | None
     curves: CurveFindings | None
     limits: tuple[str, ...]
+
+    @property
+    def has_second_visits(self) -> bool:
+        """Whether prompts came often enough to judge forecasts and forgetting."""
+        return self.summary.visits_per_prompt >= FEW_VISITS
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether the replay can be judged: prompts came often enough, and rollouts could move."""
+        return (
+            self.replayed is not None
+            and self.has_second_visits
+            and (self.settings is None or self.settings.nothing_to_move is None)
+        )
 
 
 def audit(
@@ -113,6 +107,8 @@ def audit(
     rates: Rates | None = None,
     lower: int | None = None,
     upper: int | None = None,
+    replayed_bounds: tuple[int, int] | None = None,
+    name: str | None = None,
     num_listed: int = 10,
     num_draws: int = NUM_DRAWS,
 ) -> Audit:
@@ -126,6 +122,8 @@ def audit(
         rates: what sampling costs.
         lower: fewest rollouts a prompt, if that is settled.
         upper: most rollouts a prompt, if that is settled.
+        replayed_bounds: fewest and most rollouts a prompt that `replayed` was made with.
+        name: how an error calls the record; its source if None.
         num_listed: most prompts of a list.
         num_draws: resampled runs behind the intervals.
 
@@ -136,37 +134,69 @@ def audit(
     rates = rates or Rates()
     groups = recording.groups
     if groups is None or not len(groups):
-        return _audit_of_curves(recording, curves or {}, rates)
+        return _audit_of_curves(recording, curves or {}, rates, name or recording.source)
     reward_ends, num_success_G = success_counts(groups, recording.reward_range)
-    waste = waste_of(groups, reward_ends, rates)
-    distribution, prediction = None, None
-    if num_success_G is not None:
-        distribution, prediction = _predicted(groups, num_success_G, upper, num_draws)
     summary = _summary(recording, groups)
+    waste, distribution, prediction, settings = None, None, None, None
+    if summary.is_mostly_single:
+        replayed = replayed_bounds = None
+    else:
+        waste = waste_of(groups, reward_ends, rates)
+        if num_success_G is not None:
+            bounds = Bounds(lower=lower, upper=upper)
+            distribution, prediction = predicted(groups, num_success_G, bounds, num_draws)
+        settings = recommend(
+            distribution,
+            replayed,
+            _facts(summary, groups, reward_ends, is_binary=num_success_G is not None),
+            lower=lower,
+            upper=upper,
+            replayed_bounds=replayed_bounds,
+        )
     filtering = prediction.filtering if prediction is not None else None
-    return Audit(
+    found = Audit(
         summary=summary,
         waste=waste,
         prediction=prediction,
         replayed=replayed,
+        replayed_bounds=replayed_bounds,
+        saved=None,
         prompts=prompt_findings(
             groups, kinds(groups, reward_ends), num_success_G, num_listed=num_listed
         ),
-        settings=recommend(
-            distribution,
-            replayed,
-            mean_rollouts=summary.rollouts_per_prompt,
-            rollouts_per_step=summary.rollouts_per_step,
-            mean_visits=summary.visits_per_prompt,
-            reward_range=reward_ends,
-            lower=lower,
-            upper=upper,
-        ),
+        settings=settings,
         curves=None,
         limits=limits_of_groups(
-            recording, groups, is_binary=num_success_G is not None, filtering=filtering
+            recording, groups, rates, is_binary=num_success_G is not None, filtering=filtering
         ),
     )
+    if replayed is None or waste is None or summary.is_adaptive or not found.is_judged:
+        return found
+    return replace(found, saved=saved_of(replayed, waste, rates))
+
+
+def bounds_to_replay(
+    recording: Recording, *, lower: int | None = None, upper: int | None = None
+) -> tuple[int, int]:
+    """Return the bounds to replay with: those that `audit` recommends if n stays the run's.
+
+    Args:
+        recording: what was read, with groups.
+        lower: fewest rollouts a prompt, if that is settled.
+        upper: most rollouts a prompt, if that is settled.
+
+    Raises:
+        InvalidInputError: bounds below 2, or that cross.
+    """
+    check_bounds(lower, upper)
+    bounds, groups = Bounds(lower=lower, upper=upper), recording.groups
+    assert groups is not None
+    _, num_success_G = success_counts(groups, recording.reward_range)
+    distribution = None
+    if num_success_G is not None and groups.signal_G.any():
+        distribution = success_of(groups, num_success_G, num_draws=0)
+    size = own_size(float(groups.num_requested_G.mean()), bounds)
+    return bounds.least, best_upper(distribution, size, bounds, bounds.least)[0]
 
 
 def success_counts(
@@ -174,8 +204,9 @@ def success_counts(
 ) -> tuple[tuple[float, float], IntArray | None]:
     """Return what wrong and right are worth, and the successes of each group.
 
-    Rewards take two values a < b where ``sum (r - a)(r - b) = 0`` in every group; tried are 0 and
-    1, -1 and 1, and the range. Where they take more, the range comes back, and None.
+    Rewards take two values a < b where ``sum (r - a)(r - b) = 0`` in every group, and where groups
+    with signal are those with successes and failures; tried are 0 and 1, -1 and 1, and the range.
+    Where they take more, the range comes back, and None.
     """
     num_G = groups.num_rollouts_G
     for low, high in ((0.0, 1.0), (-1.0, 1.0), ends(reward_range)):
@@ -186,7 +217,9 @@ def success_counts(
         success_G = (groups.reward_sum_G - num_G * low) / width
         whole_G = np.rint(success_G)
         slack_G = _NOISE * np.maximum(num_G, 1)
-        if ((np.abs(off_G) <= slack_G * width**2) & (np.abs(success_G - whole_G) <= slack_G)).all():
+        mixed_G = (whole_G > 0) & (whole_G < num_G)
+        fits_G = (np.abs(off_G) <= slack_G * width**2) & (np.abs(success_G - whole_G) <= slack_G)
+        if (fits_G & (mixed_G == groups.signal_G)).all():
             return (low, high), np.clip(whole_G, 0, num_G).astype(np.int64)
     return ends(reward_range), None
 
@@ -202,45 +235,40 @@ def _summary(recording: Recording, groups: GroupTable) -> Summary:
         num_groups=len(groups),
         num_rollouts=int(groups.num_requested_G.sum()),
         num_scored=int(groups.num_rollouts_G.sum()),
-        num_tokens=int(groups.num_tokens_G.sum()) or None,
+        num_tokens=tokens_of(groups),
         rollouts_per_prompt=float(groups.num_requested_G.mean()),
+        is_mostly_single=is_mostly_single(groups),
         rollouts_per_step=float(np.median(per_step_T)) if recording.has_steps else None,
         visits_per_prompt=len(groups) / num_prompts,
         has_steps=recording.has_steps,
+        is_adaptive=is_already_adaptive(recording, groups),
         notes=recording.notes,
     )
 
 
-def _predicted(
-    groups: GroupTable, num_success_G: IntArray, upper: int | None, num_draws: int
-) -> tuple[SuccessDistribution | None, Prediction | None]:
-    usable_G = groups.num_rollouts_G > 1
-    if not usable_G.any():
-        return None, None
-    success_G, num_G = num_success_G[usable_G], groups.num_rollouts_G[usable_G]
-    found = fit_success(success_G, num_G, groups.prompt_G[usable_G], num_draws=num_draws)
-    filtering = find_filtering(
-        success_G, num_G, all_wrong=found.all_wrong, all_right=found.all_right
-    )
-    return found, Prediction(
-        sizes=tuple(
-            SizeShare(rollouts_per_prompt=size, without_signal=share_without_signal(found, size))
-            for size in SIZES
-        ),
-        observed=float(((success_G == 0) | (success_G == num_G)).mean()),
-        fitted=found.all_wrong + found.all_right,
-        largest_cut=largest_cut(
-            found, float(num_G.mean()), upper=np.inf if upper is None else float(upper)
-        ),
-        filtering=filtering,
+def _facts(
+    summary: Summary, groups: GroupTable, reward_ends: tuple[float, float], *, is_binary: bool
+) -> RunFacts:
+    return RunFacts(
+        source=summary.source,
+        num_prompts=summary.num_prompts,
+        mean_rollouts=summary.rollouts_per_prompt,
+        rollouts_per_step=summary.rollouts_per_step,
+        mean_visits=summary.visits_per_prompt,
+        reward_range=reward_ends,
+        is_range_seen=not is_binary,
+        is_adaptive=summary.is_adaptive,
+        has_signal=bool(groups.signal_G.any()),
     )
 
 
-def _audit_of_curves(recording: Recording, curves: Mapping[str, Curve], rates: Rates) -> Audit:
+def _audit_of_curves(
+    recording: Recording, curves: Mapping[str, Curve], rates: Rates, name: str
+) -> Audit:
     found = curve_findings(curves, rates)
     if found is None:
         raise InvalidInputError(
-            f"{recording.source} holds neither groups of rollouts nor a curve of the reward or of "
+            f"{name} holds neither groups of rollouts nor a curve of the reward or of "
             "the share of groups without signal, so there is nothing to audit. Point at a dump of "
             "rollouts: TRL log_completions=True, verl trainer.rollout_data_dir=DIR."
         )
@@ -253,9 +281,11 @@ def _audit_of_curves(recording: Recording, curves: Mapping[str, Curve], rates: R
         num_scored=0,
         num_tokens=None,
         rollouts_per_prompt=0.0,
+        is_mostly_single=False,
         rollouts_per_step=None,
         visits_per_prompt=0.0,
         has_steps=recording.has_steps,
+        is_adaptive=False,
         notes=recording.notes,
     )
     return Audit(
@@ -263,8 +293,10 @@ def _audit_of_curves(recording: Recording, curves: Mapping[str, Curve], rates: R
         waste=None,
         prediction=None,
         replayed=None,
+        replayed_bounds=None,
+        saved=None,
         prompts=None,
         settings=None,
         curves=found,
-        limits=limits_of_curves(),
+        limits=limits_of_curves(rates),
     )

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from apportion.audit.forgetting import forgotten
+from apportion.audit.shared_words import SharedWords, shared_words
+from apportion.audit.waste import ALL_RIGHT, ALL_WRONG, NOT_SCORED
 from apportion.recording import GroupTable
 from apportion.validate import FloatArray, IntArray
 
 _LONGEST_TEXT = 200
-_WRONG, _RIGHT, _NOT_SCORED = 1, 2, 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +25,8 @@ class PromptRow:
 
     Attributes:
         prompt: its key.
-        text: its first 200 characters, or None.
+        text: its first 200 characters, without the words that all prompts begin and end with; None
+            where the record does not tell.
         num_visits: groups of it.
         num_rollouts: rollouts spent on it.
     """
@@ -111,10 +113,11 @@ def prompt_findings(
     size = len(groups.id_Q)
     visits_Q = np.bincount(groups.prompt_G, minlength=size).astype(np.int64)
     spent_Q = np.bincount(groups.prompt_G, weights=groups.num_requested_G, minlength=size)
-    rows = _Rows(groups, visits_Q, spent_Q.astype(np.int64))
+    shared = shared_words(groups.text_Q or ())
+    rows = _Rows(groups, visits_Q, spent_Q.astype(np.int64), shared)
     return PromptFindings(
-        always_right=rows.extreme(kind_G, _RIGHT, num_listed),
-        always_wrong=rows.extreme(kind_G, _WRONG, num_listed),
+        always_right=rows.extreme(kind_G, ALL_RIGHT, num_listed),
+        always_wrong=rows.extreme(kind_G, ALL_WRONG, num_listed),
         forgotten=None if num_success_G is None else rows.forgotten(num_success_G, num_listed),
     )
 
@@ -124,10 +127,11 @@ class _Rows:
     groups: GroupTable
     visits_Q: IntArray
     spent_Q: IntArray
+    shared: SharedWords
 
     def extreme(self, kind_G: IntArray, kind: int, num_listed: int) -> Extreme:
         size, prompt_G = len(self.visits_Q), self.groups.prompt_G
-        scored_Q = np.bincount(prompt_G, weights=kind_G != _NOT_SCORED, minlength=size)
+        scored_Q = np.bincount(prompt_G, weights=kind_G != NOT_SCORED, minlength=size)
         such_Q = np.bincount(prompt_G, weights=kind_G == kind, minlength=size)
         found = np.flatnonzero((such_Q == scored_Q) & (scored_Q > 0))
         found = found[np.argsort(-self.spent_Q[found], kind="stable")]
@@ -162,7 +166,7 @@ class _Rows:
         text = self.groups.text_Q
         return {
             "prompt": str(self.groups.id_Q[at]),
-            "text": None if text is None else text[at][:_LONGEST_TEXT],
+            "text": None if text is None else self.shared.cut(text[at], _LONGEST_TEXT),
             "num_visits": int(self.visits_Q[at]),
             "num_rollouts": int(self.spent_Q[at]),
         }

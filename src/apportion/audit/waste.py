@@ -18,14 +18,21 @@ from apportion.validate import IntArray
 BoolArray = NDArray[np.bool_]
 
 NUM_PARTS = 5
+WITH_SIGNAL, ALL_WRONG, ALL_RIGHT, IN_BETWEEN, NOT_SCORED = range(5)
+"""Kinds of groups."""
 _Z = 1.959963984540054
 _NOISE = 1e-6
-"""Share of the largest reward that two means may differ by and count as equal."""
+"""Share of the range that a mean may be off an end and count as there."""
+_ROUNDING = 1e-12
+"""Share of the largest reward that sums lose."""
+_MOSTLY = 0.5
+_NEARLY_ALL = 0.99
+"""Share of groups whose tokens must be known before tokens are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
-    """Shares of groups; the last five sum to 1.
+    """Shares of groups; the last five sum to 1. Groups without a score are no waste.
 
     Attributes:
         num_groups: how many groups.
@@ -45,8 +52,8 @@ class Shares:
 
     @property
     def without_signal(self) -> float:
-        """Share of groups that bought no gradient."""
-        return 1.0 - self.with_signal
+        """Share of groups whose rewards were all equal: they bought no gradient."""
+        return self.all_wrong + self.all_right + self.in_between
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +108,7 @@ class Waste:
         gpu_hours: hours that went there, by tokens or else by rollouts; None without a total.
         cost: in the currency of the price; None without one.
         num_prompts: prompts that occur.
-        num_prompts_without_signal: prompts none of whose groups had signal.
+        num_prompts_without_signal: prompts with scores, none of whose groups had signal.
         worst_tenth_share: share of the wasted rollouts that the tenth of prompts with most holds.
         hidden_share: share of the groups without signal whose reward components differ; None where
             no components were recorded.
@@ -138,9 +145,9 @@ def waste_of(groups: GroupTable, reward_range: tuple[float, float], rates: Rates
         rates: what sampling costs.
     """
     kind_G = kinds(groups, reward_range)
-    dead_G = kind_G > 0
+    dead_G = (kind_G != WITH_SIGNAL) & (kind_G != NOT_SCORED)
     num_prompts = len(groups.id_Q)
-    total_tokens = int(groups.num_tokens_G.sum()) or None
+    total_tokens = tokens_of(groups)
     waste = Waste(
         shares=_shares(kind_G),
         interval=_interval(dead_G, groups.prompt_G),
@@ -153,7 +160,7 @@ def waste_of(groups: GroupTable, reward_range: tuple[float, float], rates: Rates
         cost=None,
         num_prompts=num_prompts,
         num_prompts_without_signal=int(
-            (np.bincount(groups.prompt_G, weights=~dead_G, minlength=num_prompts) == 0).sum()
+            np.setdiff1d(groups.prompt_G[dead_G], groups.prompt_G[kind_G == WITH_SIGNAL]).size
         ),
         worst_tenth_share=_worst_tenth(groups, dead_G),
         hidden_share=_hidden_share(groups.hidden_G, dead_G),
@@ -162,15 +169,28 @@ def waste_of(groups: GroupTable, reward_range: tuple[float, float], rates: Rates
 
 
 def kinds(groups: GroupTable, reward_range: tuple[float, float]) -> IntArray:
-    """Return 0 with signal, 1 all wrong, 2 all right, 3 equal in between, 4 not scored (G)."""
+    """Return what each group was (G): `WITH_SIGNAL`, `ALL_WRONG`, `ALL_RIGHT` and so on."""
     low, high = ends(reward_range)
-    slack = _NOISE * max(abs(low), abs(high))
-    kind_G = np.full(len(groups), 3, dtype=np.int64)
-    kind_G[groups.rate_G <= low + slack] = 1
-    kind_G[groups.rate_G >= high - slack] = 2
-    kind_G[groups.num_rollouts_G == 0] = 4
-    kind_G[groups.signal_G] = 0
+    slack = _NOISE * (high - low) + _ROUNDING * max(abs(low), abs(high))
+    kind_G = np.full(len(groups), IN_BETWEEN, dtype=np.int64)
+    kind_G[groups.rate_G <= low + slack] = ALL_WRONG
+    kind_G[groups.rate_G >= high - slack] = ALL_RIGHT
+    kind_G[groups.num_rollouts_G == 0] = NOT_SCORED
+    kind_G[groups.signal_G] = WITH_SIGNAL
     return kind_G
+
+
+def is_mostly_single(groups: GroupTable) -> bool:
+    """Return whether most scored groups have one scored rollout."""
+    num_G = groups.num_rollouts_G
+    return int((num_G == 1).sum()) > _MOSTLY * int((num_G > 0).sum())
+
+
+def tokens_of(groups: GroupTable) -> int | None:
+    """Return the completion tokens of a run; None unless nearly all groups tell theirs."""
+    if not float((groups.num_tokens_G > 0).mean()) >= _NEARLY_ALL:
+        return None
+    return int(groups.num_tokens_G.sum())
 
 
 def ends(reward_range: tuple[float, float]) -> tuple[float, float]:
@@ -187,11 +207,11 @@ def _shares(kind_G: IntArray) -> Shares:
     count = np.bincount(kind_G, minlength=5) / max(len(kind_G), 1)
     return Shares(
         num_groups=len(kind_G),
-        with_signal=float(count[0]),
-        all_wrong=float(count[1]),
-        all_right=float(count[2]),
-        in_between=float(count[3]),
-        not_scored=float(count[4]),
+        with_signal=float(count[WITH_SIGNAL]),
+        all_wrong=float(count[ALL_WRONG]),
+        all_right=float(count[ALL_RIGHT]),
+        in_between=float(count[IN_BETWEEN]),
+        not_scored=float(count[NOT_SCORED]),
     )
 
 

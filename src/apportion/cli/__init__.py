@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from apportion.cli.allocate import allocate_command
 from apportion.cli.audit import audit_command
+from apportion.cli.audit_layout import visible
 from apportion.cli.embedded import embedded_app
 from apportion.cli.train import train_command
 from apportion.errors import ApportionError
@@ -75,7 +76,7 @@ def main() -> None:
             if sys.stdout is not None:
                 sys.stdout.flush()
     except ApportionError as error:
-        print(f"apportion: {error}", file=sys.stderr)
+        print(f"apportion: {visible(str(error))}", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
         _drop_output()

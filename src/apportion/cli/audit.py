@@ -7,19 +7,21 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeGuard
 
 import numpy as np
 import typer
 
 from apportion import validate
-from apportion.audit import Audit, audit, success_counts
+from apportion.audit import Audit, audit, bounds_to_replay, success_counts
 from apportion.audit.settings import check_bounds
-from apportion.audit.waste import Rates
+from apportion.audit.sizes import Bounds, nothing_to_move
+from apportion.audit.waste import Rates, is_mostly_single
+from apportion.cli.audit_out import FORMAT, check_out
 from apportion.cli.audit_verdict import verdict
+from apportion.recording import GroupTable
 from apportion.state_file import replace_file
 
-FORMAT = "apportion-audit"
 VERSION = 1
 _COLUMNS, _COST, _OUTPUT = "Columns of a table", "What sampling costs", "Output"
 
@@ -91,20 +93,35 @@ def audit_command(
             help="Price of a million completion tokens, any currency.", rich_help_panel=_COST
         ),
     ] = None,
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full",
+            help="Print calibration, lists of prompts and forgetting as well.",
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = False,
     top: Annotated[
-        int, typer.Option(help="Most prompts of each list.", rich_help_panel=_OUTPUT)
+        int,
+        typer.Option(
+            help="Most prompts of each list, with --full and in JSON.", rich_help_panel=_OUTPUT
+        ),
     ] = 5,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON instead.", rich_help_panel=_OUTPUT)
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(help="File for the JSON as well.", rich_help_panel=_OUTPUT)
+        Path | None,
+        typer.Option(
+            help="File for the JSON as well: a new one, or that of an earlier audit.",
+            rich_help_panel=_OUTPUT,
+        ),
     ] = None,
 ) -> None:
     """Say what a run's sampling bought, what adaptive rollouts would have saved, and what to set.
 
-    Shares are of groups (one prompt's rollouts of one step), intervals are 95%, prompts being a
-    sample. Nothing is trained and nothing leaves the machine.
+    Shares are of groups (one prompt's rollouts of one step). Intervals are 95%, over prompts. \
+Nothing is trained and nothing leaves the machine.
     """
     # Readers and replay load much; help and mistakes in the options need not wait for them.
     from rich.console import Console
@@ -112,6 +129,7 @@ def audit_command(
     from apportion.cli.audit_tables import print_audit
     from apportion.readers import Columns, read
     from apportion.readers.curves import known
+    from apportion.readers.tally import listed
     from apportion.replay import replay_of
 
     check_bounds(lower, upper)
@@ -121,6 +139,8 @@ def audit_command(
         price_per_million_tokens=price_per_million_tokens,
     )
     top = validate.whole_number("top", top, at_least=0)
+    if out is not None:
+        check_out(out, paths)
     columns = Columns(
         prompt=prompt_column,
         reward=reward_column,
@@ -134,15 +154,15 @@ def audit_command(
     with _stages(quiet=as_json) as on_stage:
         on_stage("reading", 0, None)
         recording = read(paths, columns)
-        replayed = None
-        # Groups of one cannot score a decision; the audit says so.
-        if recording.groups is not None and (recording.groups.num_rollouts_G > 1).any():
+        replayed, bounds = None, None
+        if _can_replay(recording.groups, lower, upper):
             on_stage("replaying", 0, None)
+            bounds = bounds_to_replay(recording, lower=lower, upper=upper)
             replayed = replay_of(
                 recording.groups,
                 reward_range=success_counts(recording.groups, recording.reward_range)[0],
-                lower=lower or 2,
-                upper=upper,
+                lower=bounds[0],
+                upper=bounds[1],
                 progress=lambda done, total: on_stage("replaying", done, total),
             )
         on_stage("fitting", 0, None)
@@ -158,15 +178,27 @@ def audit_command(
             rates=rates,
             lower=lower,
             upper=upper,
+            replayed_bounds=bounds,
+            name=listed([str(path) for path in paths]),
             num_listed=top,
         )
     text = json.dumps(audit_as_json(found), indent=2, allow_nan=False)
     if as_json:
         print(text)
     else:
-        print_audit(found, Console())
+        print_audit(found, Console(), full=full)
     if out is not None:  # last: an unwritable path loses nothing that was computed
         replace_file(out, text.encode() + b"\n")
+
+
+def _can_replay(
+    groups: GroupTable | None, lower: int | None, upper: int | None
+) -> TypeGuard[GroupTable]:
+    """Return whether a decision can be scored, which groups of one cannot, and could differ."""
+    if groups is None or not (groups.num_rollouts_G > 1).any() or is_mostly_single(groups):
+        return False
+    mean = float(groups.num_requested_G.mean())
+    return nothing_to_move(mean, Bounds(lower=lower, upper=upper)) is None
 
 
 def audit_as_json(found: Audit) -> dict[str, Any]:
@@ -178,10 +210,14 @@ def audit_as_json(found: Audit) -> dict[str, Any]:
     - ``verdict``: ``waste``, ``saving``, ``set``, a sentence or two each
     - ``summary``: what was read, with ``notes``
     - ``waste``: ``shares`` (of groups), ``interval``, ``parts`` (fifths of the run),
-      ``num_rollouts``, ``num_tokens``, ``gpu_hours``, ``cost`` and totals, by prompt
+      ``num_rollouts``, ``num_tokens``, ``gpu_hours``, ``cost`` and totals, by prompt; null, as
+      are ``prediction``, ``replayed`` and ``settings``, where most groups have one rollout
     - ``prediction``: ``sizes`` (share without signal at other n: ``value``, ``low``, ``high``),
       ``observed`` and ``fitted`` at the run's n, ``largest_cut``, ``filtering``
-    - ``replayed``: ``saving``, ``saving_interval``, variances, calibration, ``notes``
+    - ``replayed``: ``saving``, ``saving_interval``, variances, calibration, ``notes``;
+      ``oracle_saving`` and ``oracle_variance`` are with hindsight
+    - ``replayed_bounds``: fewest and most rollouts a prompt of the replay
+    - ``saved``: ``num_rollouts``, ``gpu_hours``, ``cost`` of the saving, where it can be judged
     - ``prompts``: ``always_right``, ``always_wrong``, ``forgotten``, each with ``listed``
     - ``settings``: ``rollouts_per_prompt``, ``lower``, ``upper``, ``mode``, ``reasons``, lines
     - ``curves``: where there are scalar curves alone
@@ -199,8 +235,8 @@ def _plain(value: Any) -> Any:
         return [_plain(one) for one in value]
     if isinstance(value, np.generic):
         return _plain(value.item())
-    if isinstance(value, float) and not np.isfinite(value):
-        return None
+    if isinstance(value, float):
+        return value + 0.0 if np.isfinite(value) else None  # -0.0 + 0.0 is 0.0
     return value
 
 

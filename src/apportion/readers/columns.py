@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 _PROMPT = (
     "prompt_id",
     "problem_id",
     "prompt_key",
     "prompt",
+    "prompts",
     "input",
     "question",
     "problem",
@@ -17,7 +18,17 @@ _PROMPT = (
     "instruction",
     "messages",
     "id",
+    "question_id",
+    "qid",
+    "task_id",
+    "instance_id",
+    "example_id",
+    "sample_id",
+    "index",
 )
+MERE_IDS = _PROMPT[_PROMPT.index("id") :]
+"""Guesses for a prompt that may also number rollouts: the rows have to bear them out."""
+INDEX = "index"
 _REWARD = (
     "reward",
     "rewards",
@@ -42,6 +53,7 @@ _TRUNCATED = ("truncated", "is_truncated", "num_truncated")
 _TEXT = (
     "prompt_text",
     "prompt",
+    "prompts",
     "input",
     "question",
     "problem",
@@ -100,30 +112,64 @@ def choose(names: Sequence[str], columns: Columns) -> Columns | None:
     """
     if not set(columns.named) <= set(names):
         return None
-    group = columns.group or _first(names, _GROUP)
-    prompt = columns.prompt or _first(names, _PROMPT) or group
-    num_success = columns.num_success or _first(names, _NUM_SUCCESS)
-    num_rollouts = columns.num_rollouts or _first(names, _NUM_ROLLOUTS)
-    reward = columns.reward or _first(names, _REWARD)
-    if not _counts(columns, reward, num_success, num_rollouts):
-        num_success = num_rollouts = None
+    found = guess(names, columns)
+    reward, num_success = found.reward, found.num_success
+    if not _counts(columns, reward, num_success, found.num_rollouts):
+        num_success = None
     elif columns.reward is None:
         reward = None
-    if prompt is None or (reward is None and num_success is None):
+    if found.prompt is None or (reward is None and num_success is None):
         return None
     tokens = _TOKENS if num_success is None else ("num_tokens", "completion_tokens")
-    text = columns.text or _first(names, _TEXT)
-    return Columns(
-        prompt=prompt,
+    return replace(
+        found,
         reward=reward,
+        num_success=num_success,
+        num_rollouts=None if num_success is None else found.num_rollouts,
+        tokens=columns.tokens or _first(names, tokens),
+        text=None if found.text == found.prompt else found.text,
+    )
+
+
+def guess(names: Sequence[str], columns: Columns) -> Columns:
+    """Return what each column may be, whether or not that is enough for groups.
+
+    >>> guess(["qid", "k"], Columns()).named
+    ('qid', 'k')
+    """
+    group = columns.group or _first(names, _GROUP)
+    return Columns(
+        prompt=columns.prompt or _first(names, _PROMPT) or group,
+        reward=columns.reward or _first(names, _REWARD),
         step=columns.step or _first(names, _STEP),
         group=group,
-        num_success=num_success,
-        num_rollouts=num_rollouts,
-        tokens=columns.tokens or _first(names, tokens),
+        num_success=columns.num_success or _first(names, _NUM_SUCCESS),
+        num_rollouts=columns.num_rollouts or _first(names, _NUM_ROLLOUTS),
+        tokens=columns.tokens or _first(names, _TOKENS),
         truncated=columns.truncated or _first(names, _TRUNCATED),
-        text=None if text == prompt else text,
+        text=columns.text or _first(names, _TEXT),
     )
+
+
+def other_prompts(names: Sequence[str], columns: Columns) -> list[str]:
+    """Return what else of a table is called like a prompt, in the order of the guesses.
+
+    >>> other_prompts(["prompt", "problem_id", "id", "reward"], Columns(prompt="prompt"))
+    ['problem_id']
+    """
+    known = [name for name in _PROMPT if name not in MERE_IDS]
+    found = (_first(names, [name]) for name in known)
+    used = replace(columns, text=None).named
+    return [name for name in found if name is not None and name not in used]
+
+
+def is_mere_id(column: str | None, known: Sequence[str] = MERE_IDS) -> bool:
+    """Return whether a column is called like one of `MERE_IDS`, whatever the case of its letters.
+
+    >>> is_mere_id("Sample_ID"), is_mere_id("prompt_id")
+    (True, False)
+    """
+    return column is not None and column.strip().lower() in known
 
 
 def _counts(columns: Columns, reward: str | None, success: str | None, num: str | None) -> bool:

@@ -91,7 +91,7 @@ def read(path: Path) -> tuple[dict[str, Curve], list[str]] | None:
 
     Reads ``trainer_state.json`` or an output folder of transformers and TRL; verl's ``file`` log
     and console lines; dictionaries that a trainer printed; TensorBoard event files or folders; W&B
-    history as CSV, JSON, JSONL or a run folder; and plain rows with a ``step``.
+    history as a table of any form, JSON or a run folder; and plain rows with a ``step``.
 
     Args:
         path: a file or a folder.
@@ -148,11 +148,12 @@ def _read_file(path: Path) -> Points | None:
         return tensorboard.read([path], path.parent)
     if wandb_binary.is_log(path):
         return wandb_binary.read(path)
-    if path.name == "wandb-summary.json" or not is_text(path):
+    if path.name == "wandb-summary.json":
         return None
-    if path.suffix.lower() == ".csv":
-        return rows.read_csv(path)
-    return _read_text(path)
+    if not is_text(path):
+        return rows.read_table(path)
+    found = rows.read_csv(path) if path.suffix.lower() == ".csv" else _read_text(path)
+    return rows.read_table(path, rows.SEPARATED) if found is None else found
 
 
 def _read_text(path: Path) -> Points | None:

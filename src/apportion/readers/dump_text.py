@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import gzip
 import io
+import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from apportion.errors import InvalidInputError
 from apportion.readers.tally import Tally
 
 _GZIP, _ZSTANDARD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_NOT_READ = ((rb"BZh[1-9]1AY&SY", "bzip2"), (rb"\xfd7zXZ\x00", "xz"))
 _LONGEST_LINE = 2**27
 _BLOCK = 2**20
 _BOMS = (
@@ -29,7 +31,7 @@ def head(path: Path, size: int = 2**16) -> bytes:
     """Return the first bytes of a file, unpacked if it is gzip.
 
     Raises:
-        InvalidInputError: it cannot be opened.
+        InvalidInputError: it cannot be opened, or is packed otherwise.
     """
     try:
         with open(path, "rb") as file:
@@ -40,6 +42,11 @@ def head(path: Path, size: int = 2**16) -> bytes:
         return b""
     except OSError as error:
         raise InvalidInputError(f"{path} cannot be read: {error.strerror or error}.") from error
+    for magic, tool in _NOT_READ:
+        if re.match(magic, start):
+            raise InvalidInputError(
+                f"{path} is packed with {tool}. Unpack it first: {tool} -dk {path}"
+            )
     return start
 
 

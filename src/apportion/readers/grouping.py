@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 from numpy.typing import NDArray
 
+from apportion.readers.doubled import RowPairs
+from apportion.readers.overlaps import latest
 from apportion.readers.prompts import PromptTable
+from apportion.readers.restarts import MOST_SEGMENTS, settled
 from apportion.readers.rollouts import PART, PartArray
-from apportion.readers.tally import Tally, listed
+from apportion.readers.tally import Tally
 from apportion.recording import GroupTable
 from apportion.validate import IntArray
 
@@ -16,6 +21,8 @@ _ADDED_TOO = ("num_tokens", "num_truncated")
 _LOWEST = ("reward_low", "mark_low")
 _HIGHEST = ("reward_high", "mark_high")
 _MOST_PENDING = 2**20
+_NEARLY_ALL = 0.9
+_HUGE_GAP = 1000
 
 
 class Grouper:
@@ -25,9 +32,14 @@ class Grouper:
     follow one another and share it are one visit.
     """
 
-    def __init__(self) -> None:
-        """Start without groups; `has_steps` tells, in the end, whether their steps are real."""
-        self._names: list[str] = []
+    def __init__(self, tally: Tally) -> None:
+        """Start without groups; `has_steps` tells, in the end, whether their steps are real.
+
+        Args:
+            tally: takes what was left out or assumed.
+        """
+        self._tally = tally
+        self._paths: list[Path] = []
         self._parts: list[PartArray] = []
         self._pending: list[PartArray] = []
         self._has_step: list[bool] = []
@@ -35,14 +47,18 @@ class Grouper:
         self._next_merge = _MOST_PENDING
         self._run = 0
         self._last: tuple[int, bool] | None = None
+        self._segment, self._last_step = 0, 0
+        self._pairs = RowPairs()
         self.has_steps = False
 
-    def start_file(self, name: str, *, has_step: bool) -> None:
+    def start_file(self, path: Path, *, has_step: bool) -> None:
         """Begin a file; what follows belongs to it."""
         self._close_file()
-        self._names.append(name)
+        self._paths.append(path)
         self._has_step.append(has_step)
         self._last = None
+        self._segment, self._last_step = 0, 0
+        self._pairs = RowPairs()
 
     def add(self, part_R: PartArray) -> None:
         """Add rows in the order of the file."""
@@ -50,7 +66,10 @@ class Grouper:
             return
         part_R["first"] = self._num_rows + np.arange(len(part_R))
         self._num_rows += len(part_R)
-        if not self._has_step[-1]:
+        self._pairs.add(part_R)
+        if self._has_step[-1]:
+            self._number_segments(part_R)
+        else:
             self._number_visits(part_R)
         self._pending.append(merged(part_R))
         self._num_pending += len(self._pending[-1])
@@ -60,13 +79,15 @@ class Grouper:
             # At double the size, so that what does not merge is not sorted over and over.
             self._next_merge = max(_MOST_PENDING, 2 * self._num_pending)
 
-    def finish(self, prompts: PromptTable, tally: Tally, *, has_marks: bool) -> GroupTable | None:
+    def finish(self, prompts: PromptTable, *, has_marks: bool) -> GroupTable | None:
         """Return the groups, steps ascending; None if there are none.
 
         Args:
             prompts: the numbered prompts.
-            tally: takes what was left out or assumed.
             has_marks: whether the rows told their reward components apart.
+
+        Raises:
+            InvalidInputError: the files look like two runs.
         """
         self._close_file()
         if not self._parts:
@@ -77,23 +98,42 @@ class Grouper:
         self._parts = []
         self.has_steps = bool(is_timed_G.any())
         if self.has_steps:
-            self._leave_out_untimed(is_timed_G, file_G, tally)
+            self._leave_out_untimed(is_timed_G, file_G)
             part_G, file_G = part_G[is_timed_G], file_G[is_timed_G]
-            part_G = merged(part_G[self._latest(part_G, file_G, tally)])
+            part_G = merged(part_G[latest(part_G, file_G, self._paths, self._tally)])
+            _renumber_huge(part_G, self._tally)
         else:
-            part_G = _by_visit(part_G, tally)
+            part_G = _by_visit(part_G, self._tally)
         if not len(part_G):
             return None
         what = "are named by more than one prompt; the first stands for them"
-        tally.seen("groups", "the record", len(part_G))
-        tally.add("groups", what, "the record", int(part_G["is_mixed"].sum()))
+        self._tally.seen("groups", "the record", len(part_G))
+        self._tally.add("groups", what, "the record", int(part_G["is_mixed"].sum()))
         order_G = np.lexsort((part_G["first"], part_G["step"]))
         return _table(part_G[order_G], prompts, has_marks=has_marks)
 
     def _close_file(self) -> None:
-        if self._names:
-            self._parts.append(merged(np.concatenate([*self._pending, np.zeros(0, dtype=PART)])))
+        if self._paths:
+            part_G = merged(np.concatenate([*self._pending, np.zeros(0, dtype=PART)]))
+            file, has_step = self._paths[-1].name, self._has_step[-1]
+            if self._pairs.are_all and (has_step or not part_G["is_whole"].any()):
+                _halve(part_G)
+                self._tally.say(f"Every row of {file} stands twice in a row: each counts once.")
+            if has_step and self._segment:
+                part_G = merged(settled(part_G, file, self._tally))
+            self._parts.append(part_G)
         self._pending, self._num_pending, self._next_merge = [], 0, _MOST_PENDING
+
+    def _number_segments(self, part_R: PartArray) -> None:
+        """Number stretches of rows whose steps do not fall, unless steps are in no order at all."""
+        if self._segment > MOST_SEGMENTS:
+            return
+        falls_R = np.diff(part_R["step"], prepend=max(self._last_step, 0)) < 0
+        part_R["segment"] = self._segment + np.cumsum(falls_R)
+        self._segment, self._last_step = int(part_R["segment"][-1]), int(part_R["step"][-1])
+        if self._segment > MOST_SEGMENTS:
+            for one in (*self._pending, part_R):
+                one["segment"] = 0
 
     def _number_visits(self, part_R: PartArray) -> None:
         """Number runs of rows of one group, through the file; a whole row is a run of its own."""
@@ -106,50 +146,23 @@ class Grouper:
         self._run = int(part_R["step"][-1])
         self._last = int(group_R[-1]), bool(whole_R[-1])
 
-    def _leave_out_untimed(
-        self, is_timed_G: NDArray[np.bool_], file_G: IntArray, tally: Tally
-    ) -> None:
+    def _leave_out_untimed(self, is_timed_G: NDArray[np.bool_], file_G: IntArray) -> None:
         for file in np.unique(file_G[~is_timed_G]).tolist():
             what = "have no step, unlike the others, and were left out"
-            tally.add("files", what, self._names[file])
-
-    def _latest(self, part_G: PartArray, file_G: IntArray, tally: Tally) -> NDArray[np.bool_]:
-        """Return what to keep where files repeat a step with the same prompts: the last of them.
-
-        Files that share a step but no prompt of it are parts of one record.
-        """
-        keep_G = np.ones(len(part_G), dtype=np.bool_)
-        if len(np.unique(file_G)) < 2:
-            return keep_G
-        order_G = np.lexsort((file_G, part_G["prompt"], part_G["step"]))
-        step_G, prompt_G = part_G["step"][order_G], part_G["prompt"][order_G]
-        same_G = (step_G[1:] == step_G[:-1]) & (prompt_G[1:] == prompt_G[:-1])
-        same_G &= file_G[order_G][1:] != file_G[order_G][:-1]
-        clash = np.concatenate([order_G[:-1][same_G], order_G[1:][same_G]])
-        pairs = np.unique(np.stack([part_G["step"][clash], file_G[clash]], axis=1), axis=0)
-        if not len(pairs):
-            return keep_G
-        is_last = np.append(pairs[1:, 0] != pairs[:-1, 0], True)
-        early = {(int(step), int(file)) for step, file in pairs[~is_last]}
-        suspect = np.flatnonzero(np.isin(part_G["step"], pairs[:, 0]))
-        for at in suspect.tolist():
-            keep_G[at] = (int(part_G["step"][at]), int(file_G[at])) not in early
-        names = [self._names[file] for file in sorted({file for _, file in early})]
-        steps = np.unique(pairs[:, 0])
-        tally.say(
-            f"{_steps(steps)} in more than one file, as after a resume: the later file counts, and "
-            f"{int((~keep_G).sum()):,} groups of {listed(names)} were left out."
-        )
-        return keep_G
+            self._tally.add("files", what, self._paths[file].name)
 
 
 def merged(part_R: PartArray) -> PartArray:
-    """Return one part for each (step, group), in no order; `prompt` is that of the first row."""
+    """Return one part for each (segment, step, group); `prompt` is that of the first row.
+
+    They come in no order.
+    """
     if not len(part_R):
         return part_R
-    order_R = np.lexsort((part_R["first"], part_R["group"], part_R["step"]))
-    step_R, group_R = part_R["step"][order_R], part_R["group"][order_R]
-    starts_R = np.append(True, (step_R[1:] != step_R[:-1]) | (group_R[1:] != group_R[:-1]))
+    keys = tuple(part_R[name] for name in ("first", "group", "step", "segment"))
+    order_R = np.lexsort(keys)
+    differs_R = [key[order_R][1:] != key[order_R][:-1] for key in keys[1:]]
+    starts_R = np.append(True, np.logical_or.reduce(differs_R))
     start_G = np.flatnonzero(starts_R)
     if len(start_G) == len(part_R):
         return part_R
@@ -172,11 +185,13 @@ def _by_visit(part_G: PartArray, tally: Tally) -> PartArray:
     """Give the v-th visit of a prompt the step v."""
     if not len(part_G):
         return part_G
-    prompts_differ = len(np.unique(part_G["group"])) < len(part_G)
-    if prompts_differ and (part_G["num_requested"] == 1).all() and not part_G["is_whole"].any():
+    comes_again = len(np.unique(part_G["group"])) < len(part_G)
+    single = float((part_G["num_requested"] == 1).mean())
+    if comes_again and single >= _NEARLY_ALL and not part_G["is_whole"].any():
         part_G["step"] = 1
+        ever = "never" if single == 1.0 else "hardly ever"
         tally.say(
-            "Steps are not recorded and rows of one prompt never follow one another: all rows of "
+            f"Steps are not recorded and rows of one prompt {ever} follow one another: all rows of "
             "a prompt were taken as one group."
         )
         return merged(part_G)
@@ -187,6 +202,23 @@ def _by_visit(part_G: PartArray, tally: Tally) -> PartArray:
     part_G["step"] = 1 + np.arange(len(part_G)) - np.repeat(start_G, num_Q)
     tally.say("Steps are not recorded: the v-th visit of a prompt stands for step v.")
     return part_G
+
+
+def _halve(part_G: PartArray) -> None:
+    for name in (*_ADDED, *_ADDED_TOO):
+        part_G[name] = part_G[name] / 2
+
+
+def _renumber_huge(part_G: PartArray, tally: Tally) -> None:
+    """Number steps that stand far apart 0, 1, 2, ...: a unit of time is no step."""
+    steps, at_G = np.unique(part_G["step"], return_inverse=True)
+    if len(steps) < 3 or np.median(np.diff(steps)) <= _HUGE_GAP:
+        return
+    part_G["step"] = at_G
+    tally.say(
+        f"The step seems to count tokens or time (it rises by {int(np.median(np.diff(steps))):,} "
+        "at a time): steps were numbered 0, 1, 2, ... in its order."
+    )
 
 
 def _table(part_G: PartArray, prompts: PromptTable, *, has_marks: bool) -> GroupTable:
@@ -219,12 +251,3 @@ def differs(low_G: NDArray[np.float64], high_G: NDArray[np.float64]) -> NDArray[
     """
     large_G = np.maximum(np.abs(low_G), np.abs(high_G))
     return np.asarray(high_G - low_G > 1e-12 + 1e-9 * large_G)
-
-
-def _steps(steps: IntArray) -> str:
-    first, last = int(steps[0]), int(steps[-1])
-    if first == last:
-        return f"Step {first} stands"
-    if len(steps) == last - first + 1:
-        return f"Steps {first} to {last} stand"
-    return f"{len(steps):,} steps between {first} and {last} stand"

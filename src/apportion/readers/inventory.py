@@ -12,9 +12,9 @@ import numpy as np
 from apportion.errors import ApportionError, InvalidInputError, MissingExtraError
 from apportion.readers import curves as scalar_logs
 from apportion.readers import trl, verl
-from apportion.readers.columns import Columns, choose
-from apportion.readers.run_folder import is_run_folder
-from apportion.readers.sources import check_exists, files_under
+from apportion.readers.columns import Columns
+from apportion.readers.mere_ids import choose_by_rows
+from apportion.readers.sources import COMPLETIONS, check_exists, files_under
 from apportion.readers.tabular import Table, open_table
 from apportion.readers.tally import Tally, listed
 from apportion.readers.wandb_table import WANDB_TABLE, wandb_step
@@ -87,17 +87,17 @@ def take_stock(paths: Sequence[Path], columns: Columns, tally: Tally) -> Invento
 
 
 def _take_folder(folder: Path, columns: Columns, stock: Inventory, tally: Tally) -> None:
-    if is_run_folder(folder):
-        stock.runs.append(folder)
-        return
     files, runs = files_under(folder, tally)
-    stock.runs += runs
+    stock.runs += [run for run in runs if run not in stock.runs]
     found = len(stock.sources)
     others = [one for one in files if not _take_file(one, one.relative_to(folder), columns, stock)]
     stock.sources[found:] = _of_one_run(folder, stock.sources[found:], tally)
     parents = dict.fromkeys(one.table.path.parent for one in stock.sources[found:])
     above = [up for parent in parents for up in (parent.parent, parent) if folder in up.parents]
-    _settle([folder, *above], others, stock, tally)
+    above += [up for run in runs for up in reversed(run.parents) if folder in up.parents]
+    # What our own log says is read with the run; only TRL's folder may say more.
+    places = [up for up in (folder, *above) if up not in runs or (up / COMPLETIONS).is_dir()]
+    _settle(places, others, stock, tally)
 
 
 def _take_file(file: Path, inside: PurePath, columns: Columns, stock: Inventory) -> bool:
@@ -125,11 +125,16 @@ def _source(table: Table, inside: PurePath, columns: Columns) -> Source | None:
             names, wanted = (*names, trl.TOTAL), replace(columns, reward=trl.TOTAL)
     elif verl.is_verl(names):
         kind, wanted = VERL, verl.verl_columns(names, columns)
-    chosen = choose(names, wanted)
+    chosen = None if _is_history(table, columns) else choose_by_rows(table, names, wanted)
     if chosen is None:
         return None
     step = wandb_step(table.path.name) if table.form == WANDB_TABLE else None
     return Source(table=table, inside=inside, kind=kind, columns=chosen, step=step)
+
+
+def _is_history(table: Table, columns: Columns) -> bool:
+    """Return whether a table is a history of scalars, as W&B exports it."""
+    return "_step" in table.names and "_runtime" in table.names and not columns.named
 
 
 def _of_one_run(folder: Path, sources: list[Source], tally: Tally) -> list[Source]:

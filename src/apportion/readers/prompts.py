@@ -113,17 +113,17 @@ def _key(value: Any) -> str | None:
 
 def _chat_key(messages: Any) -> str | None:
     try:
-        return prompt_key(_without_empty(messages))
+        return prompt_key(without_empty(messages))
     except RecursionError:
         return None
 
 
-def _without_empty(value: Any) -> Any:
+def without_empty(value: Any) -> Any:
     """Drop the fields of messages that are None: a table fills in those that other rows have."""
     if isinstance(value, dict):
-        return {name: _without_empty(one) for name, one in value.items() if one is not None}
+        return {name: without_empty(one) for name, one in value.items() if one is not None}
     if isinstance(value, list | tuple):
-        return [_without_empty(one) for one in value]
+        return [without_empty(one) for one in value]
     return value
 
 

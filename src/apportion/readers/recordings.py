@@ -6,26 +6,25 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 
-from apportion.errors import InvalidInputError, MissingExtraError, first_line
+from apportion.errors import InvalidInputError, first_line
 from apportion.readers import trl, verl
-from apportion.readers.columns import Columns
+from apportion.readers.binary_columns import BinaryColumns, binary_names
+from apportion.readers.columns import INDEX, Columns, is_mere_id
 from apportion.readers.grouping import Grouper
 from apportion.readers.inventory import VERL, Inventory, Source, take_stock
+from apportion.readers.judged_columns import judged
+from apportion.readers.own_run import read_own_run
 from apportion.readers.prompts import PromptTable
-from apportion.readers.rollouts import Chunk, PartArray, numbers, parts_of, whole_steps
-from apportion.readers.run_folder import read_run_folder
-from apportion.readers.tally import Tally, listed
+from apportion.readers.refusals import refusal
+from apportion.readers.reward_range import RewardRange
+from apportion.readers.rollouts import Chunk, PartArray, parts_of, whole_steps
+from apportion.readers.step_names import has_steps, with_numbers
+from apportion.readers.tabular import Table
+from apportion.readers.tally import Tally
 from apportion.recording import Curve, GroupTable, Recording
-
-_FLAGS = (
-    "--prompt-column, --reward-column, --step-column, --group-column, --num-success-column, "
-    "--num-rollouts-column or --tokens-column"
-)
-_MOST_NAMES, _LONGEST_NAME = 12, 40
 
 
 def read(paths: Sequence[Path], columns: Columns = Columns()) -> Recording:  # noqa: B008
@@ -55,18 +54,17 @@ def read(paths: Sequence[Path], columns: Columns = Columns()) -> Recording:  # n
         raise InvalidInputError("There is no path to read. Give a file or a folder.")
     stock = take_stock(paths, columns, tally)
     if stock.runs:
-        return _own_run(stock, tally)
-    reading = _Reading(tally)
+        return read_own_run(paths, stock, tally)
+    reading = _Reading(tally, columns)
     sources, components = _prepared(stock, tally)
-    for source in sources:
+    for source in _judged(sources, columns, tally):
         reading.add(source, components)
     groups = reading.finish()
     if groups is not None and not groups.num_rollouts_G.any():
         groups = None
-    if groups is None and not stock.curves:
-        _refuse(paths, stock, columns, tally)
-    if groups is not None and groups.num_rollouts_G.max() < 2:
-        tally.say("No group has two rollouts: nothing can be said of signal within groups.")
+    is_asked = columns.named and stock.tables and not stock.sources
+    if groups is None and (is_asked or not stock.curves):
+        raise refusal(paths, stock, columns, tally)
     _say_rest(stock, tally)
     kinds = dict.fromkeys(source.kind for source in stock.sources)
     return Recording(
@@ -82,9 +80,10 @@ def read(paths: Sequence[Path], columns: Columns = Columns()) -> Recording:  # n
 class _Reading:
     """Groups as they come from one source after the other."""
 
-    def __init__(self, tally: Tally) -> None:
-        self._tally, self._prompts, self._grouper = tally, PromptTable(), Grouper()
-        self._low, self._high = np.inf, -np.inf
+    def __init__(self, tally: Tally, named: Columns) -> None:
+        self._tally, self._named = tally, named
+        self._prompts, self._grouper, self._binary = PromptTable(), Grouper(tally), BinaryColumns()
+        self._rewards = RewardRange()
         self._has_counts = self._has_marks = False
 
     @property
@@ -95,28 +94,47 @@ class _Reading:
     @property
     def reward_range(self) -> tuple[float, float]:
         """Lowest and highest reward seen; 0 and 1 are in it where successes were counted."""
-        ends = (0.0, 1.0) if self._has_counts else (self._low, self._high)
-        return float(min(self._low, ends[0])), float(max(self._high, ends[1]))
+        low, high = self._rewards.ends
+        return (min(low, 0.0), max(high, 1.0)) if self._has_counts else (low, high)
 
     def add(self, source: Source, components: trl.Components | None) -> None:
         """Read one table."""
-        columns, chunks = _with_steps(source, self._tally)
+        binary = self._binary_names(source, components)
+        columns, chunks = _with_steps(source, binary, self._named, self._tally)
         has_step = columns.step is not None or source.step is not None
-        self._grouper.start_file(source.name, has_step=has_step)
+        self._grouper.start_file(source.table.path, has_step=has_step)
         for chunk in chunks:
-            part_R = self._parts(chunk, source, columns, components)
+            part_R = self._parts(chunk, source, columns, components, binary)
             if columns.step is None and source.step is not None:
                 part_R["step"] = source.step
-            scored_R = part_R["num_rollouts"] > 0
-            self._low = min(self._low, part_R["reward_low"][scored_R].min(initial=np.inf))
-            self._high = max(self._high, part_R["reward_high"][scored_R].max(initial=-np.inf))
+            self._rewards.add(part_R)
             self._grouper.add(part_R)
         self._has_counts |= columns.num_success is not None
         if columns.step is None and source.step is not None:
             self._tally.say("Steps are W&B's own count, from the names of the tables.")
+        if self._named.prompt is None and is_mere_id(columns.prompt, (INDEX,)):
+            self._tally.say(
+                f"{columns.prompt} was taken for the prompt, since it comes again; if it is not, "
+                "name another column with --prompt-column."
+            )
+
+    def _binary_names(self, source: Source, components: trl.Components | None) -> list[str]:
+        """Return the columns that may be what a shaped reward is about; none if one was named."""
+        if self._named.reward is not None or source.columns.reward is None:
+            return []
+        found = binary_names(source.table.names, source.columns.reward)
+        if source.columns.reward == trl.TOTAL and components is not None:
+            parts = components.names if len(components.names) > 1 else ()
+            found = [*parts, *(one for one in found if one not in components.names)]
+        return [name for name in found if name in source.table.names]
 
     def _parts(
-        self, chunk: Chunk, source: Source, columns: Columns, components: trl.Components | None
+        self,
+        chunk: Chunk,
+        source: Source,
+        columns: Columns,
+        components: trl.Components | None,
+        binary: list[str],
     ) -> PartArray:
         mark_R = None
         if columns.reward == trl.TOTAL and components is not None:
@@ -125,11 +143,15 @@ class _Reading:
                 mark_R, self._has_marks = components.mark(chunk), True
         if source.kind == VERL and columns.group == "uid":
             chunk = verl.one_group_a_uid(chunk, self._tally, source.name)
-        return parts_of(chunk, columns, self._prompts, self._tally, source.name, mark_R=mark_R)
+        part_R = parts_of(chunk, columns, self._prompts, self._tally, source.name, mark_R=mark_R)
+        self._binary.add(chunk, binary, part_R)
+        return part_R
 
     def finish(self) -> GroupTable | None:
         """Return the groups, and say what could not be kept."""
-        groups = self._grouper.finish(self._prompts, self._tally, has_marks=self._has_marks)
+        groups = self._grouper.finish(self._prompts, has_marks=self._has_marks)
+        self._binary.say(self._tally)
+        self._rewards.say(self._tally)
         if self._prompts.num_without_text:
             self._tally.say(
                 f"The words of {self._prompts.num_without_text:,} prompts were not kept: all "
@@ -138,17 +160,66 @@ class _Reading:
         return groups
 
 
-def _with_steps(source: Source, tally: Tally) -> tuple[Columns, Iterator[Chunk]]:
-    """Return columns without a step that no row of the beginning has, and the chunks."""
-    wanted = [name for name in source.columns.named if name != trl.TOTAL]
-    if source.columns.reward == trl.TOTAL:
-        wanted += [name for name in source.table.names if name not in {*wanted, "completion"}]
-    if source.columns.step is None:
-        return source.columns, source.table.chunks(wanted, tally)
-    first: Chunk = next(source.table.chunks([source.columns.step], Tally()), {})
-    if np.isfinite(numbers(first.get(source.columns.step, []))).any():
-        return source.columns, source.table.chunks(wanted, tally)
-    return replace(source.columns, step=None), source.table.chunks(wanted, tally)
+def _with_steps(
+    source: Source, binary: Sequence[str], named: Columns, tally: Tally
+) -> tuple[Columns, Iterator[Chunk]]:
+    """Return columns without a step that no row has, and the chunks, a rollout or a group a row.
+
+    Raises:
+        InvalidInputError: the user named the step, and no row has one.
+    """
+    table, columns = source.table, source.columns
+    if columns.step is not None:
+        step = columns.step
+        is_step, example = has_steps(table.chunks([step], Tally()), step)
+        if not is_step and named.step is not None:
+            seen = f" ({example!r})" if example else ""
+            raise InvalidInputError(
+                f"Column {step} of {source.name} holds no steps{seen}. Name one of whole numbers "
+                "with --step-column."
+            )
+        if not is_step and example:
+            tally.say(f"Column {step} holds no whole numbers ({example!r}) and was not used.")
+        if not is_step:
+            columns = replace(columns, step=None)
+    return columns, _rows(source, columns, binary, tally)
+
+
+def _rows(source: Source, columns: Columns, binary: Sequence[str], tally: Tally) -> Iterator[Chunk]:
+    table, is_summed = source.table, columns.reward == trl.TOTAL
+    wanted = [name for name in columns.named if name != trl.TOTAL]
+    wanted += [name for name in binary if name not in wanted]
+    if is_summed:
+        wanted += [name for name in table.names if name not in {*wanted, "completion"}]
+    turns = None
+    if verl.TRAJECTORY in table.names and columns.prompt is not None:
+        wanted = [*dict.fromkeys([*wanted, verl.TRAJECTORY])]
+        ends = table.chunks([verl.TRAJECTORY, columns.prompt], Tally())
+        turns = verl.LastTurns(ends, columns.prompt)
+    for chunk in table.chunks(wanted, tally):
+        rows = chunk if turns is None else turns.of(chunk)
+        yield rows if columns.step is None else with_numbers(rows, columns.step)
+    if turns is not None:
+        turns.say(source.name, tally)
+
+
+def _judged(sources: Sequence[Source], named: Columns, tally: Tally) -> list[Source]:
+    """Return the sources without guessed columns that their rows contradict."""
+    alike: dict[tuple[tuple[str, ...], str, Columns], list[Table]] = {}
+    keys = [(one.table.names, one.kind, one.columns) for one in sources]
+    for key, one in zip(keys, sources, strict=True):
+        alike.setdefault(key, []).append(one.table)
+    found = {
+        key: judged(
+            tables,
+            key[2],
+            named,
+            tally,
+            is_verl=key[1] == VERL or verl.TRAJECTORY in key[0],
+        )
+        for key, tables in alike.items()
+    }
+    return [replace(one, columns=found[key]) for key, one in zip(keys, sources, strict=True)]
 
 
 def _prepared(stock: Inventory, tally: Tally) -> tuple[list[Source], trl.Components | None]:
@@ -198,62 +269,9 @@ def _evaluation_steps(curves: dict[str, Curve]) -> set[int]:
     return found
 
 
-def _own_run(stock: Inventory, tally: Tally) -> Recording:
-    if len(stock.runs) > 1 or stock.sources:
-        names = [str(run) for run in stock.runs] + [str(one.table.path) for one in stock.sources]
-        raise InvalidInputError(
-            f"There are several runs here: {listed(names)}. Give one of them at a time."
-        )
-    recording = read_run_folder(stock.runs[0])
-    return replace(recording, notes=(*recording.notes, *tally.sentences()))
-
-
 def _say_rest(stock: Inventory, tally: Tally) -> None:
     for error in stock.problems:
         tally.say(first_line(error))
     for file in stock.others:
         what = "hold neither rollouts nor scalars of a run and were left out"
         tally.add("files", what, file.name)
-
-
-def _refuse(paths: Sequence[Path], stock: Inventory, columns: Columns, tally: Tally) -> NoReturn:
-    """Raise with what was found, and what would help."""
-    here = listed([str(path) for path in paths])
-    missing = next((one for one in stock.problems if isinstance(one, MissingExtraError)), None)
-    if missing is not None and not stock.sources:
-        raise missing
-    if stock.sources:
-        source = stock.sources[0]
-        why = " ".join(tally.counted())
-        raise InvalidInputError(
-            f"{here}: no row can be used. {source.name} has {_names(source.table.names)}. {why} "
-            f"Name columns with {_FLAGS}."
-        )
-    if stock.tables:
-        table = stock.tables[0]
-        named = f" (asked for: {listed(list(columns.named))})" if columns.named else ""
-        raise InvalidInputError(
-            f"{here}: no table has both a prompt and rewards, or counts k of n{named}. "
-            f"{table.path.name} has {_names(table.names)}. Name columns with {_FLAGS}."
-        )
-    if stock.problems:
-        raise stock.problems[0]
-    if not stock.others or all(path.is_file() and not path.stat().st_size for path in stock.others):
-        raise InvalidInputError(f"{here}: there is nothing in it. {_expected()}")
-    raise InvalidInputError(
-        f"{here}: there is no table and no scalar log of a run. "
-        f"{listed([path.name for path in stock.others])} cannot be used. {_expected()}"
-    )
-
-
-def _expected() -> str:
-    return (
-        "Give rollouts as JSON lines, CSV or Parquet with a prompt and a reward (columns are named "
-        f"with {_FLAGS}), TRL's output folder, verl's rollout_data_dir, or a scalar log."
-    )
-
-
-def _names(names: Sequence[str]) -> str:
-    short = [name[:_LONGEST_NAME] for name in names[:_MOST_NAMES]]
-    more = f" and {len(names) - len(short):,} more" if len(names) > len(short) else ""
-    return f"the columns {', '.join(short)}{more}"

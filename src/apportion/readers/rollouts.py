@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ PartArray = NDArray[np.void]
 
 PART = np.dtype(
     [
+        ("segment", "i8"),
         ("step", "i8"),
         ("group", "i8"),
         ("prompt", "i8"),
@@ -39,13 +41,17 @@ PART = np.dtype(
 )
 """A part of a group: what adds up, and the ends of what differs within it.
 
-``mark`` is a number that differs wherever a component of the reward does. A part ``is_whole`` if
-its row stands for a visit of its own, and ``is_mixed`` if its rows name several prompts.
+``segment`` numbers stretches of a file whose steps never fall. ``mark`` is a number that differs
+wherever a component of the reward does. A part ``is_whole`` if its row stands for a visit of its
+own, and ``is_mixed`` if its rows name several prompts.
 """
 
 _LARGEST_REWARD = 1e100
 _LARGEST_WHOLE = 2.0**53
 _LARGEST_COUNT = 2.0**31
+_PERCENT = re.compile(r"([-+]?\d+(?:[.,]\d+)?) ?%")
+_COMMA = re.compile(r"[-+]?\d*(?:,\d+)?")
+_THOUSANDS = re.compile(r"[-+]?\d+(?:,\d{3})?")
 _WORDS = {"true": 1.0, "false": 0.0}
 
 
@@ -80,6 +86,7 @@ def parts_of(
         unscored_R = part_R["num_rollouts"] < part_R["num_requested"]
         what = "have no finite reward and count as asked for, not as scored"
         tally.add("rows", what, file, _num(unscored_R))
+        _say_spelling(chunk[columns.reward or ""], unscored_R, tally, file)
     if columns.step is not None:
         step_R = numbers(chunk[columns.step])
         timed_R = _is_step(step_R)
@@ -88,7 +95,6 @@ def parts_of(
         usable_R &= timed_R
     named_R = _name(part_R, chunk, columns, prompts)
     tally.add("rows", "have no prompt and were left out", file, _num(~named_R))
-    tally.seen("rows", file, size)
     _add_lengths(part_R, chunk, columns)
     is_marked_R = part_R["num_rollouts"] > 0
     part_R["mark_low"] = np.inf if mark_R is None else np.where(is_marked_R, mark_R, np.inf)
@@ -99,8 +105,12 @@ def parts_of(
 def numbers(values: Sequence[Any]) -> FloatArray:
     """Return one number a value, whatever it is; NaN where it says none.
 
+    Per cent and decimal commas are read where all words of the column are written so.
+
     >>> numbers(["1", True, None, "false", [1], "x"])
     array([ 1.,  1., nan,  0., nan, nan])
+    >>> numbers(["50%", "100 %"]), numbers(["0,5", "1"]), numbers(["0,5", "0.5"])
+    (array([0.5, 1. ]), array([0.5, 1. ]), array([nan, 0.5]))
     """
     try:
         value_R = np.asarray(values, dtype=np.float64)
@@ -108,7 +118,24 @@ def numbers(values: Sequence[Any]) -> FloatArray:
             return value_R
     except (TypeError, ValueError, OverflowError):
         pass
-    return np.array([_number(value) for value in values], dtype=np.float64)
+    return np.array([_number(value) for value in _plain(values)], dtype=np.float64)
+
+
+def _plain(values: Sequence[Any]) -> Sequence[Any]:
+    """Return per cent as shares and decimal commas as points, if all words are written so."""
+    words = [one for value in values if isinstance(value, str) and (one := value.strip())]
+    if not words or any(type(value) in (int, float) and value == value for value in values):
+        return values
+    if all(map(_PERCENT.fullmatch, words)):
+        return [_share(value) if isinstance(value, str) else value for value in values]
+    if all(map(_COMMA.fullmatch, words)) and not all(map(_THOUSANDS.fullmatch, words)):
+        return [value.replace(",", ".") if isinstance(value, str) else value for value in values]
+    return values
+
+
+def _share(percent: str) -> float | None:
+    found = _PERCENT.fullmatch(percent.strip())
+    return None if found is None else float(found[1].replace(",", ".")) / 100
 
 
 def _number(value: Any) -> float:
@@ -157,6 +184,17 @@ def _score(part_R: PartArray, values: Sequence[Any]) -> None:
     part_R["reward_low"], part_R["reward_high"] = np.inf, -np.inf
     np.minimum.at(part_R["reward_low"], row_N[scored_N], reward_N[scored_N])
     np.maximum.at(part_R["reward_high"], row_N[scored_N], reward_N[scored_N])
+
+
+def _say_spelling(
+    values: Sequence[Any], unscored_R: NDArray[np.bool_], tally: Tally, file: str
+) -> None:
+    """Show a reward that may be a number, but is not written as one."""
+    for at in np.flatnonzero(unscored_R).tolist():
+        word = values[at].strip() if isinstance(values[at], str) else ""
+        if word and (_PERCENT.fullmatch(word) or _COMMA.fullmatch(word)):
+            tally.say(f"Some rewards of {file} are written like {word!r}: write all as numbers.")
+            return
 
 
 def _listed(value: Any) -> list[Any] | None:

@@ -1,16 +1,21 @@
-"""Reads rows of scalars from JSONL, a JSON array or CSV, whichever logger wrote them."""
+"""Reads rows of scalars from JSON lines or a table of any form, whichever logger wrote them."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 
 from apportion.readers import step_rows, verl_log, wandb_history
 from apportion.readers.scalars import Points, counted
+from apportion.readers.tabular import Chunk, open_table
+from apportion.readers.tally import Tally
 from apportion.readers.text_lines import Row, ends_whole, json_value, lines
 
+SEPARATED = ("CSV", "TSV")
+PACKED = (*SEPARATED, "Parquet", "JSON lines")
+"""Forms of tables to look for scalars in: of a text file, and of one that is packed."""
 _NUM_PEEKED = 20
 
 
@@ -44,9 +49,31 @@ def read_csv(path: Path) -> Points | None:
     points = Points()
     table = _csv_rows(path, points)
     header = [name.strip() for name in next(table, [])]
-    rows = _dictionaries(header, table, points)
+    return _by_header(header, _dictionaries(header, table, points), points, path)
+
+
+def read_table(path: Path, forms: Sequence[str] = PACKED) -> Points | None:
+    """Read scalars from a table of these forms; None if it has no steps or is of rollouts."""
+    table, points, tally = open_table(path), Points(), Tally()
+    if table is None or table.form not in forms or step_rows.is_of_rollouts_by(table.names):
+        return None
+    chunks = table.chunks(table.names, tally)
+    found = _by_header(list(table.names), _table_rows(chunks), points, path)
+    for sentence in tally.sentences() if found is not None else ():
+        points.note(sentence)
+    return found
+
+
+def _table_rows(chunks: Iterator[Chunk]) -> Iterator[Row]:
+    for chunk in chunks:
+        for values in zip(*chunk.values(), strict=True):
+            cells = zip(chunk, values, strict=True)
+            yield {name: cell for name, cell in cells if cell is not None and str(cell).strip()}
+
+
+def _by_header(header: list[str], rows: Iterator[Row], points: Points, path: Path) -> Points | None:
     if wandb_history.is_export(header):
-        return wandb_history.read_export(header, rows, points)
+        return wandb_history.read_export(header, rows, points, path.name)
     if any(name in header for name in step_rows.STEP_NAMES):
         return step_rows.read_rows(rows, points)
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,8 @@ from apportion.errors import InvalidInputError, MissingExtraError, RunFolderErro
 from apportion.metrics import has_signal_from_sums
 from apportion.readers import curves
 from apportion.recording import Curve, GroupTable, Recording
-from apportion.run_log import FORMAT, read_config, read_groups
+from apportion.run_log import FORMAT, PROMPTS_FILE, read_config, read_groups
+from apportion.types import StrArray
 from apportion.validate import FloatArray
 
 if TYPE_CHECKING:
@@ -51,6 +53,8 @@ def read_run_folder(folder: Path) -> Recording:
             ) from error
     notes += [_dropped(str(one.message), folder) for one in caught]
     groups = _groups(frame.sort("step", maintain_order=True), notes)
+    if groups is not None and (folder / PROMPTS_FILE).exists():
+        groups = replace(groups, feature_QD=_features(folder / PROMPTS_FILE, groups.id_Q, notes))
     scalars = _curves(folder / "steps.jsonl", notes)
     if groups is None and not scalars:
         raise InvalidInputError(f"{folder} holds a run of apportion without any group yet.")
@@ -74,6 +78,35 @@ def _curves(path: Path, notes: list[str]) -> dict[str, Curve]:
         return {}
     notes += [f"{path.name}: {note}" for note in found[1]]
     return found[0]
+
+
+def _features(path: Path, id_Q: StrArray, notes: list[str]) -> FloatArray | None:
+    """Return the features of the prompts, NaN rows where there are none; None if all are so."""
+    import polars as pl
+
+    broken = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
+    try:
+        table = pl.read_parquet(path, columns=["prompt", "feature"], glob=False)
+        if not len(table):
+            return None
+        row_of = {key: row for row, key in enumerate(table["prompt"].cast(pl.String).to_list())}
+        feature = table["feature"].cast(pl.List(pl.Float64))
+        is_whole = feature.null_count() == 0 and feature.list.len().n_unique() == 1
+        # As one flat column: a list of lists of numbers would take ten times the memory.
+        feature_RD = feature.explode().to_numpy().reshape(len(table), -1)
+        feature_RD = np.where(np.isfinite(feature_RD).all(axis=1)[:, None], feature_RD, np.nan)
+    except (*broken, TypeError, ValueError):
+        is_whole = False
+    if not is_whole:
+        notes.append(f"{path.name} is damaged: the features of prompts were left out.")
+        return None
+    found = [(at, row_of[key]) for at, key in enumerate(id_Q.tolist()) if key in row_of]
+    if not found:
+        return None
+    feature_QD = np.full((len(id_Q), feature_RD.shape[1]), np.nan)
+    at_Q, row_Q = np.array(found).T
+    feature_QD[at_Q] = feature_RD[row_Q]
+    return None if np.isnan(feature_QD).all() else feature_QD
 
 
 def _groups(frame: pl.DataFrame, notes: list[str]) -> GroupTable | None:

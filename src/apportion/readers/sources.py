@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from pathlib import Path
 
 from apportion.errors import InvalidInputError
@@ -11,6 +12,8 @@ from apportion.readers.run_folder import is_run_folder
 from apportion.readers.tally import Tally
 
 _DIGITS = re.compile(r"(\d+)")
+COMPLETIONS = "completions"
+"""What TRL calls the folder of its completions, in its output folder."""
 _CHECKPOINT = re.compile(r"checkpoint-\d+")
 
 
@@ -28,7 +31,7 @@ def files_under(folder: Path, tally: Tally) -> tuple[list[Path], list[Path]]:
     """Return the files below a folder in natural order, and the run folders of ours among them.
 
     Each real folder is entered once, whatever links lead there; hidden ones, checkpoints and the
-    inside of run folders are not entered.
+    inside of run folders (TRL's completions there apart) are not entered.
     """
     files: list[Path] = []
     runs: list[Path] = []
@@ -45,7 +48,7 @@ def files_under(folder: Path, tally: Tally) -> tuple[list[Path], list[Path]]:
         seen.add((status.st_dev, status.st_ino))
         if is_run_folder(here):
             runs.append(here)
-            continue
+            entries = [one for one in entries if one.name == COMPLETIONS]
         for entry in entries:
             if entry.name.startswith("."):
                 continue
@@ -54,21 +57,35 @@ def files_under(folder: Path, tally: Tally) -> tuple[list[Path], list[Path]]:
                     waiting.append(here / entry.name)
             elif _is_file(entry):
                 files.append(here / entry.name)
+            elif _is_there(entry):
+                tally.add(
+                    "files", "cannot be read twice (pipes or devices) and were left out", entry.name
+                )
     return sorted(_once(files), key=natural_key), sorted(runs, key=natural_key)
 
 
 def check_exists(path: Path) -> None:
-    """Raise unless a path leads somewhere.
+    """Raise unless a path leads to a file or a folder.
 
     Raises:
         InvalidInputError: it does not, or may not be looked at.
     """
     try:
-        path.stat()
+        mode = path.stat().st_mode
     except FileNotFoundError as error:
         raise InvalidInputError(f"{path} does not exist.") from error
     except (OSError, ValueError) as error:
         raise InvalidInputError(f"{str(path)!r} cannot be read: {error}.") from error
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise InvalidInputError(
+            f"{path} is a {_kind(mode)}, which cannot be read twice. Save it to a file first."
+        )
+
+
+def _kind(mode: int) -> str:
+    if stat.S_ISFIFO(mode):
+        return "pipe"
+    return "socket" if stat.S_ISSOCK(mode) else "device"
 
 
 def _once(files: list[Path]) -> list[Path]:
@@ -91,3 +108,11 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
         return entry.is_file()
     except OSError:
         return False
+
+
+def _is_there(entry: os.DirEntry[str]) -> bool:
+    try:
+        entry.stat()
+    except OSError:
+        return False
+    return True

@@ -14,6 +14,14 @@ STEP_NAMES = (
     "training/global_step",
     "global_step/max_steps",
     "progress/batch",
+    "trainer/global_step",
+    "train/step",
+    "training_step",
+    "train_step",
+    "policy_step",
+    "iteration",
+    "iter",
+    "Step",
 )
 _IDS = {"prompt_id", "group_id", "rollout_id", "sample_id", "problem_id", "uid"}
 _WORDS = {
@@ -51,6 +59,15 @@ def read_rows(rows: Iterable[Row], points: Points) -> Points | None:
     if num_repeats > _REPEATS * num_rows or not len(points):
         return None
     return points
+
+
+def is_of_rollouts_by(names: Iterable[str]) -> bool:
+    """Tell from the columns of a table that it speaks of rollouts or groups.
+
+    >>> is_of_rollouts_by(["step", "Prompt"]), is_of_rollouts_by(["step", "reward"])
+    (True, False)
+    """
+    return not (_IDS | _WORDS).isdisjoint(name.strip().lower() for name in names)
 
 
 def is_of_rollouts(row: Mapping[str, object]) -> bool:

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from apportion.errors import InvalidInputError
+from apportion.readers.column_rows import column_rows
+from apportion.readers.columns import Columns, guess
 from apportion.readers.dump_text import head, is_text, text_blocks, text_lines
 from apportion.readers.tally import Tally
 from apportion.readers.wandb_table import WANDB_TABLE, is_wandb_table, wandb_rows
@@ -39,7 +41,7 @@ class Table:
         form: what it is, in words.
         names: its columns, as far as the first rows tell.
         chunks: yields the columns asked for, all of one length, chunk by chunk; a value that a
-            row lacks is None.
+            row lacks is None. It alone counts the rows of the file in the tally, each once.
     """
 
     path: Path
@@ -63,12 +65,13 @@ def open_table(path: Path) -> Table | None:
     if not lines:
         return None
     rows = [row for row in map(_json_row, lines) if row is not None]
-    if 2 * len(rows) >= len(lines) and not is_wandb_table(rows[0]):
+    is_columns = len(lines) == 1 and bool(rows) and column_rows(rows[0]) is not None
+    if 2 * len(rows) >= len(lines) and not is_wandb_table(rows[0]) and not is_columns:
         return _rows_table(path, "JSON lines", _json_lines)
     if _begins(lines[0], "["):
         return _rows_table(path, "JSON", _json_items)
     if _begins(lines[0], "{"):
-        is_wandb = bool(rows) or is_wandb_table(_document(path))
+        is_wandb = is_wandb_table(rows[0] if rows else _document(path))
         return _rows_table(path, WANDB_TABLE if is_wandb else "JSON", _document_rows)
     return _csv_table(path, lines[0])
 
@@ -80,17 +83,26 @@ def _begins(line: str, mark: str) -> bool:
 def _rows_table(
     path: Path, form: str, rows: Callable[[Path, Tally], Iterator[Row]]
 ) -> Table | None:
-    first = islice(rows(path, Tally()), _PEEKED_LINES)
-    names = tuple(dict.fromkeys(name for row in first for name in row))
+    names = _names(rows(path, Tally()))
     if not names:
         return None
 
     def chunks(wanted: Sequence[str], tally: Tally) -> Iterator[Chunk]:
         source = (tuple(map(row.get, wanted)) for row in rows(path, tally))
         while part := list(islice(source, _CHUNK_ROWS)):
+            if form != WANDB_TABLE:  # there the rows left out are counted with the others
+                tally.seen("rows", path.name, len(part))
             yield dict(zip(wanted, map(list, zip(*part, strict=True)), strict=True))
 
     return Table(path=path, form=form, names=names, chunks=chunks)
+
+
+def _names(rows: Iterator[Row]) -> tuple[str, ...]:
+    """Return the columns of the first rows, and of more rows where those have no step."""
+    names = dict.fromkeys(name for row in islice(rows, _PEEKED_LINES) for name in row)
+    if guess(list(names), Columns()).step is None:
+        names |= dict.fromkeys(name for row in islice(rows, _CHUNK_ROWS) for name in row)
+    return tuple(names)
 
 
 def _json_row(line: str) -> Row | None:
@@ -186,8 +198,8 @@ def _document_rows(path: Path, tally: Tally) -> Iterator[Row]:
     document = _document(path)
     if is_wandb_table(document):
         yield from wandb_rows(document, path.name, tally)
-    elif document:
-        yield document
+    else:
+        yield from column_rows(document) or filter(None, [document])
 
 
 def _csv_table(path: Path, header_line: str) -> Table | None:
@@ -257,6 +269,7 @@ def _parquet_table(path: Path) -> Table:
                 return
             if not len(part):
                 return
+            tally.seen("rows", path.name, len(part))
             yield {name: part[name].to_list() for name in wanted}
             start += len(part)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -79,6 +79,32 @@ def find_components(names: Sequence[str], chunks: Iterable[Chunk]) -> Components
         names: columns that may be reward functions.
         chunks: rows with these columns, `step`, `prompt` and `advantage`.
     """
+    chunks = list(chunks)
+    varying = _varying(names, chunks) or list(names)
+    constant = [name for name in names if name not in varying]
+    found = _fitted(varying, chunks)
+    if not constant:
+        return found
+    is_one = len(constant) == 1
+    sentence = (
+        f"{listed(constant)} {'is' if is_one else 'are'} the same within every group and "
+        f"{'affects' if is_one else 'affect'} no advantage: not added to the reward."
+    )
+    return replace(found, sentence=f"{found.sentence} {sentence}".lstrip())
+
+
+def _varying(names: Sequence[str], chunks: Sequence[Chunk]) -> list[str]:
+    """Return the columns that differ within a group anywhere."""
+    varies_K = np.zeros(len(names), dtype=np.bool_)
+    for chunk in chunks:
+        reward_RK = _matrix(chunk, names)
+        for rows in _rows_of_groups(chunk):
+            group_NK = np.nan_to_num(reward_RK[rows])
+            varies_K |= np.ptp(group_NK, axis=0) > 1e-6 * np.abs(group_NK).max(axis=0)
+    return [name for name, varies in zip(names, varies_K.tolist(), strict=True) if varies]
+
+
+def _fitted(names: Sequence[str], chunks: Sequence[Chunk]) -> Components:
     one_K = np.ones(len(names))
     if len(names) < 2:
         return Components(names=tuple(names), weight_K=one_K)
@@ -158,13 +184,9 @@ def _groups(
     num_rows = 0
     for chunk in chunks:
         reward_RK, advantage_R = _matrix(chunk, names), numbers(chunk["advantage"])
-        keys = zip(map(repr, chunk["step"]), map(repr, chunk["prompt"]), strict=True)
-        rows_of: dict[tuple[str, str], list[int]] = {}
-        for at, key in enumerate(keys):
-            rows_of.setdefault(key, []).append(at)
         usable_R = np.isfinite(advantage_R) & ~np.isnan(reward_RK).all(axis=1)
         large = _SMALL_ADVANTAGE * np.abs(advantage_R[usable_R]).max(initial=0.0)
-        for rows in rows_of.values():
+        for rows in _rows_of_groups(chunk):
             at_N = np.array(rows)[usable_R[rows]]
             advantage_N = np.clip(advantage_R[at_N], -1e50, 1e50)
             if len(at_N) > 1 and np.abs(advantage_N).max() > large:
@@ -172,6 +194,14 @@ def _groups(
         num_rows += len(advantage_R)
         if num_rows >= FITTED_ROWS:
             return
+
+
+def _rows_of_groups(chunk: Chunk) -> Iterator[list[int]]:
+    keys = zip(map(repr, chunk["step"]), map(repr, chunk["prompt"]), strict=True)
+    rows_of: dict[tuple[str, str], list[int]] = {}
+    for at, key in enumerate(keys):
+        rows_of.setdefault(key, []).append(at)
+    yield from rows_of.values()
 
 
 def _weighted(

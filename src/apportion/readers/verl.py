@@ -7,7 +7,7 @@ Fields `input`, `output`, `gts`, `score`, `step`, then whatever the reward funct
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
@@ -16,6 +16,8 @@ from apportion.readers.rollouts import Chunk
 from apportion.readers.tally import Tally
 
 _FIELDS = {"input", "output", "score", "step"}
+TRAJECTORY = "traj_uid"
+"""Where veRL-agent tells trajectories apart, a row a turn."""
 _UID = re.compile(r"(.+)_\d+_\d+")
 _VALIDATION = re.compile(r"(val|valid|validation|eval|evaluation|test)(?![a-z])", re.IGNORECASE)
 
@@ -48,6 +50,59 @@ def one_group_a_uid(chunk: Chunk, tally: Tally, file: str) -> Chunk:
     rest = {name: [values[at] for at in kept] for name, values in chunk.items()}
     groups = [(_UID.fullmatch(uids[at]), uids[at]) for at in kept]
     return rest | {"uid": [found[1] if found else uid or None for found, uid in groups]}
+
+
+class LastTurns:
+    """Keeps the last row of each trajectory, where each turn of an agent is a row.
+
+    The prompt is that of the first row: what later turns see differs between rollouts.
+
+    >>> chunk = {"traj_uid": ["a", "a", "b"], "input": ["1", "2", "1"], "score": [0, 1, 0]}
+    >>> turns = LastTurns([chunk], "input")
+    >>> turns.of(chunk)
+    {'traj_uid': ['a', 'b'], 'input': ['1', '1'], 'score': [1, 0]}
+    """
+
+    def __init__(self, chunks: Iterable[Chunk], prompt: str) -> None:
+        """Read through the rows once, to learn where each trajectory ends.
+
+        Args:
+            chunks: rows with `TRAJECTORY` and the prompt.
+            prompt: column of the prompt.
+        """
+        self._prompt = prompt
+        self._first: dict[str, object] = {}
+        self._last: dict[str, int] = {}
+        self._num_turns = self._at = 0
+        num_rows = 0
+        for chunk in chunks:
+            for uid, words in zip(chunk[TRAJECTORY], chunk[prompt], strict=True):
+                if uid is not None:
+                    self._first.setdefault(str(uid), words)
+                    self._last[str(uid)] = num_rows
+                    self._num_turns += 1
+                num_rows += 1
+
+    def of(self, chunk: Chunk) -> Chunk:
+        """Return the last rows of trajectories among the next rows."""
+        uids = chunk[TRAJECTORY]
+        start, self._at = self._at, self._at + len(uids)
+        kept = [
+            at
+            for at, uid in enumerate(uids)
+            if uid is None or self._last.get(str(uid)) == start + at
+        ]
+        found = {name: [values[at] for at in kept] for name, values in chunk.items()}
+        pairs = zip(found[TRAJECTORY], found[self._prompt], strict=True)
+        found[self._prompt] = [
+            words if uid is None else self._first[str(uid)] for uid, words in pairs
+        ]
+        return found
+
+    def say(self, file: str, tally: Tally) -> None:
+        """Count the rows that are not the last of their trajectory."""
+        what = "are earlier turns of a trajectory, which counts once, by its last row"
+        tally.add("rows", what, file, self._num_turns - len(self._last))
 
 
 def is_validation(path: PurePath) -> bool:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
+from apportion.errors import InvalidInputError
 from apportion.readers.scalars import Points
 from apportion.readers.step_rows import STEP_NAMES
+from apportion.readers.tally import listed
 from apportion.readers.text_lines import Row
 
 STEP = "_step"
@@ -56,21 +58,23 @@ def is_export(header: list[str]) -> bool:
     return STEP in header or (_axis(header) != "" and any(" - " in name for name in header))
 
 
-def read_export(header: list[str], rows: Iterable[Row], points: Points) -> Points:
-    """Read an exported CSV; the ``__MIN`` and ``__MAX`` columns of a chart are left out."""
+def read_export(header: list[str], rows: Iterable[Row], points: Points, file: str) -> Points:
+    """Read an exported CSV; the ``__MIN`` and ``__MAX`` columns of a chart are left out.
+
+    Raises:
+        InvalidInputError: the chart shows several runs.
+    """
     axis = _axis(header)
     wanted = [
         name
         for name in header
         if name not in ("", axis) and not name.endswith(("__MIN", "__MAX", f" - {STEP}"))
     ]
-    runs = {name.rpartition(" - ")[0] for name in wanted if " - " in name}
+    runs = list(dict.fromkeys(name.rpartition(" - ")[0] for name in wanted if " - " in name))
     if len(runs) > 1:
-        points.note(
-            f"The export holds {len(runs)} runs, so each name carries its run; "
-            "export one alone to see it."
-        )
-    plain = {name: name.rpartition(" - ")[2] if len(runs) == 1 else name for name in wanted}
+        count = "two" if len(runs) == 2 else f"{len(runs):,}"
+        raise InvalidInputError(f"{file} has curves of {count} runs, {listed(runs)}: export one.")
+    plain = {name: name.rpartition(" - ")[2] for name in wanted}
     renamed = (
         {STEP: row.get(axis)} | {plain[name]: row[name] for name in wanted if row.get(name)}
         for row in rows

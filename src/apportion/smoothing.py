@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from apportion.predictor.dispersion import spread_and_most
 from apportion.predictor.moments import QUICK, logistic_moments, tilted_moments
-from apportion.realised import sample_variance
 from apportion.recording import GroupTable
 from apportion.types import Forecast
 from apportion.validate import FloatArray, IntArray
@@ -90,13 +90,11 @@ def _dispersion(groups: GroupTable, reward_range: tuple[float, float]) -> FloatA
     """
     low, high = reward_range
     width = max(high - low, 1e-300)
-    num_G = groups.num_rollouts_G.astype(np.float64)
-    size_G = np.maximum(num_G, 2.0)
-    mean_G = np.clip((groups.reward_sum_G / np.maximum(num_G, 1.0) - low) / width, 0.0, 1.0)
-    variance_G = np.nan_to_num(sample_variance(groups)) / width**2
-    free_G = np.maximum(num_G - 1.0, 0.0)
-    spread_G = free_G * variance_G
-    most_G = free_G * (mean_G * (1.0 - mean_G) + variance_G / size_G)
+    num_G, sum_G = groups.num_rollouts_G.astype(np.float64), groups.reward_sum_G
+    square_G = (groups.reward_sumsq_G - 2.0 * low * sum_G + low**2 * num_G) / width**2
+    success_G = np.clip((sum_G - low * num_G) / width, 0.0, num_G)
+    # A group of one has neither part, and one without a score nothing at all.
+    spread_G, most_G = spread_and_most(np.maximum(num_G, 1.0), success_G, square_G)
 
     def others(value_G: FloatArray) -> FloatArray:
         total_Q = np.bincount(groups.prompt_G, weights=value_G, minlength=len(groups.id_Q))

@@ -50,12 +50,7 @@ class Dispersion:
         row, num, total = row_B[many_B], num_B[many_B], sum_B[many_B]
         if len(row) == 0:
             return
-        mean = total / num
-        # 0/1 rewards have sumsq = sum; what exceeds it is float noise.
-        square = np.clip(sumsq_B[many_B], total * mean, total)
-        spread = square - total * mean
-        # (n - 1) (r(1-r) + s^2/n), in a form that equals `spread` exactly for 0/1 rewards
-        most = spread + (1.0 - 1.0 / num) * (total - square)
+        spread, most = spread_and_most(num, total, sumsq_B[many_B])
         if most.any():  # constant groups of 0 or 1 tell nothing, and must not wear the sums away
             new_A = np.array([spread.sum(), most.sum()])
             self._all_A = np.maximum(_KEEP * self._all_A + new_A, _LEAST_SUM)
@@ -78,3 +73,20 @@ class Dispersion:
         found._most.replace(saved(state, "reward_most_Q", size=size, at_least=0.0))
         found._all_A = saved(state, "reward_sums", size=2, at_least=_LEAST_SUM)
         return found
+
+
+def spread_and_most(
+    num_B: FloatArray, sum_B: FloatArray, sumsq_B: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return ``(n - 1) s^2`` and ``(n - 1) (r(1-r) + s^2/n)`` of groups of rewards in [0, 1].
+
+    The second is in a form that equals the first exactly for 0/1 rewards.
+
+    >>> spread_and_most(np.array([4.0]), np.array([1.0]), np.array([1.0]))
+    (array([0.75]), array([0.75]))
+    """
+    mean_B = sum_B / num_B
+    # 0/1 rewards have sumsq = sum; what exceeds it is float noise.
+    square_B = np.clip(sumsq_B, sum_B * mean_B, sum_B)
+    spread_B = square_B - sum_B * mean_B
+    return spread_B, spread_B + (1.0 - 1.0 / num_B) * (sum_B - square_B)

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from apportion.errors import StateError
+from apportion.predictor import mixture
 from apportion.predictor.dispersion import Dispersion
 from apportion.predictor.features import KernelFeatures, evenly
 from apportion.predictor.moments import QUICK, logistic_moments, tilted_moments
@@ -117,7 +118,7 @@ class FilterBank:
     @property
     def rate_weight_K(self) -> FloatArray:
         """How much each filter is trusted."""
-        return _softmax(self._rate_score_K)
+        return mixture.weights(self._rate_score_K)
 
     @property
     def rate(self) -> float:
@@ -127,7 +128,7 @@ class FilterBank:
     @property
     def spread(self) -> float:
         """Estimated variance of what is a prompt's own before it is first seen."""
-        return float(np.exp(_softmax(self._spread_score_S) @ np.log(SPREAD_S)))
+        return float(np.exp(mixture.weights(self._spread_score_S) @ np.log(SPREAD_S)))
 
     def add(self, prompts: Prompts) -> None:
         """Append B new prompts; offline pass rates become evidence of step 0.
@@ -168,7 +169,9 @@ class FilterBank:
         mean_BK, var_BK = belief.mean_BK[:, told_K], belief.var_BK[:, told_K]
         first_N, second_N = logistic_moments(mean_BK.ravel(), var_BK.ravel())
         first_BK, second_BK = first_N.reshape(mean_BK.shape), second_N.reshape(mean_BK.shape)
-        mean_B, var_B = _mixture(first_BK, second_BK, weight_K[told_K] / weight_K[told_K].sum())
+        mean_B, var_B = mixture.moments(
+            first_BK, second_BK, weight_K[told_K] / weight_K[told_K].sum()
+        )
         mean_B = np.clip(mean_B, _EDGE, 1.0 - _EDGE)
         most_B = mean_B * (1.0 - mean_B)
         var_B = np.clip(var_B, _EDGE * most_B, most_B)
@@ -378,7 +381,7 @@ class FilterBank:
         self._trend.advance(now, self.rate)
         revisit_B = belief.age_B > 0.0
         if revisit_B.any():
-            mean_B, var_B = _mixture(belief.mean_BK, belief.var_BK, self.rate_weight_K)
+            mean_B, var_B = mixture.moments(belief.mean_BK, belief.var_BK, self.rate_weight_K)
             mean, var = mean_B[revisit_B], var_B[revisit_B]
             found = tilted_moments(mean, var, success_B[revisit_B], count_B[revisit_B], QUICK)
             precision = np.maximum(1.0 / found.var_B - 1.0 / var, _LEAST_PRECISION)
@@ -412,7 +415,7 @@ class FilterBank:
         own_BK = mean_BK * (tau_BK + prior_precision_B[:, None])
         self._tau.values[row_B] = tau_BK
         self._nu.values[row_B] = own_BK - (prior_precision_B * prior_mean_B)[:, None]
-        mean_B, var_B = _mixture(mean_BK, var_BK, self.rate_weight_K)
+        mean_B, var_B = mixture.moments(mean_BK, var_BK, self.rate_weight_K)
         tau_B = np.maximum(1.0 / var_B - prior_precision_B, 0.0)
         nu_B = mean_B / var_B - prior_precision_B * prior_mean_B
         self._population.learn(belief.phi_BM, row_B, tau_B, nu_B, belief.spread_B, now)
@@ -422,16 +425,3 @@ class FilterBank:
         self._last.values[row_B] = now
         self._clock = now
         self._latest = (row_B.copy(), -1, belief)  # its features stand, the rest does not
-
-
-def _softmax(score_K: FloatArray) -> FloatArray:
-    weight_K = np.exp(score_K - score_K.max())
-    return np.asarray(weight_K / weight_K.sum())
-
-
-def _mixture(
-    mean_BK: FloatArray, var_BK: FloatArray, weight_K: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Return mean and variance of a mixture."""
-    mean_B = mean_BK @ weight_K
-    return mean_B, (var_BK + (mean_BK - mean_B[:, None]) ** 2) @ weight_K

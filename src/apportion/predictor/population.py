@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from apportion.errors import StateError
+from apportion.predictor import mixture
 from apportion.predictor.rows import Column, State, saved
 from apportion.validate import FloatArray, IntArray
 
@@ -84,8 +85,7 @@ class Population:
     @property
     def weight_R(self) -> FloatArray:
         """How much each speed is trusted."""
-        weight_R = np.exp(self._score_R - self._score_R.max())
-        return np.asarray(weight_R / weight_R.sum())
+        return mixture.weights(self._score_R)
 
     def forecast(self, phi_BM: FloatArray, row_B: IntArray, step: int) -> PopulationForecast:
         """Return mean and variance of ``phi . w`` given all prompts but the forecast one."""
@@ -99,9 +99,7 @@ class Population:
             rest_B = np.maximum(1.0 - omega_B * var_B, _EDGE)
             mean_RB[r] = (mean_B - var_B * eta_B) / rest_B
             var_RB[r] = var_B / rest_B
-        weight_R = self.weight_R
-        mean_B = weight_R @ mean_RB
-        var_B = weight_R @ (var_RB + (mean_RB - mean_B) ** 2)
+        mean_B, var_B = mixture.moments(mean_RB.T, var_RB.T, self.weight_R)
         return PopulationForecast(mean_RB, var_RB, mean_B, var_B)
 
     def score(self, log_evidence_R: FloatArray) -> None:

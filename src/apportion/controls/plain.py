@@ -1,20 +1,14 @@
-"""Rules that others give rollouts by, to compare with.
-
-Each is ``rule(forecast, budget, *, lower, upper) -> num_rollouts_B``: whole numbers within the
-bounds, exactly on budget, the same for the same input.
-"""
+"""Plain rules, each ``rule(forecast, budget, *, lower, upper) -> num_rollouts_B``."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from apportion import bounds, relaxation
+from apportion import bounds
+from apportion.controls.shares import in_proportion
 from apportion.types import Forecast
 from apportion.validate import FloatArray, IntArray
-
-_NEGLIGIBLE = 1e-100
-"""Share of the largest weight that counts as none: its multiples would leave the floats."""
 
 
 def uniform(
@@ -40,7 +34,7 @@ def proportional_variance(
     >>> proportional_variance(Forecast.of_success([0.1, 0.5]), 34)
     array([ 9, 25])
     """
-    return _proportional(forecast.reward_var_B, budget, lower, upper)
+    return in_proportion(forecast.reward_var_B, budget, lower, upper)
 
 
 def proportional_std(
@@ -54,7 +48,7 @@ def proportional_std(
     >>> proportional_std(Forecast.of_success([0.1, 0.5]), 32)
     array([12, 20])
     """
-    return _proportional(np.sqrt(forecast.reward_var_B), budget, lower, upper)
+    return in_proportion(np.sqrt(forecast.reward_var_B), budget, lower, upper)
 
 
 def inverse_accuracy(
@@ -83,23 +77,6 @@ def inverse_variance(
     array([10,  2,  4])
     """
     return _lowest_first(forecast.reward_var_B, budget, lower, upper)
-
-
-def _proportional(
-    weight_B: FloatArray, budget: int, lower: ArrayLike, upper: ArrayLike | None
-) -> IntArray:
-    """Clip ``t w_i`` to the bounds, then round by largest remainders, ties by position."""
-    total, lower_B, upper_B = bounds.feasible(budget, lower, upper, size=len(weight_B))
-    largest = float(weight_B.max())
-    scaled_B = np.where(weight_B > largest * _NEGLIGIBLE, weight_B, 0.0) / (largest or 1.0)
-    share_B = relaxation.scale_to_budget(scaled_B, total, lower_B, upper_B).num_rollouts_B
-    nearest_B = np.rint(share_B)
-    # A share that is whole but for rounding error must not lose its last unit.
-    share_B = np.where(np.isclose(share_B, nearest_B, rtol=1e-9, atol=0.0), nearest_B, share_B)
-    num_B: IntArray = np.floor(share_B).astype(np.int64)
-    remainder_B = np.where(num_B < upper_B, share_B - num_B, -1.0)
-    num_B[np.argsort(-remainder_B, kind="stable")[: total - int(num_B.sum())]] += 1
-    return num_B
 
 
 def _lowest_first(

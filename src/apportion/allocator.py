@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from collections.abc import Iterator
@@ -14,11 +15,14 @@ from numpy.typing import NDArray
 from apportion import controls, validate
 from apportion.allocation import VarianceLaw, allocate
 from apportion.errors import InvalidInputError, StateError
+from apportion.gain import KAPPA_RANGE, Coverage, Gain, Progress
 from apportion.predictor.base import Predictor
 from apportion.predictor.skill import SkillMonitor
+from apportion.selection import select
 from apportion.types import Allocation, Forecast, Outcomes, Prompts
 from apportion.validate import IntArray
 
+OBJECTIVES = ("variance", "progress", "coverage")
 NO_DATA = "No outcome has been observed yet, so every prompt gets the same."
 NO_SKILL = (
     "The forecast does not beat the global mean over the recent outcomes, "
@@ -46,6 +50,14 @@ class RolloutAllocator:
         lower: least rollouts a prompt of the batch gets.
         upper: most rollouts a prompt gets; the whole budget if None.
         reward_range: lowest and highest possible reward; beliefs are kept on [0, 1].
+        objective: "variance" gives every prompt of the batch its share, such that the gradient is
+            least noisy. "progress" and "coverage" take the prompts for candidates, of which some
+            get nothing, and look for the largest gain, see `apportion.gain`; "coverage" is for 0/1
+            rewards.
+        exploration: share of the budget that goes to the candidates that were not looked at for
+            longest, `lower` rollouts each, whatever they promise. With E of them a step, a prompt
+            is looked at the Q/E-th time that it is a candidate at the latest, Q the prompts known.
+        kappa: noise of a rollout's gradient over its signal, for "progress"; kept in [0.3, 3].
         do_no_harm: split evenly while there is no data, while the forecasts score no better than
             the global mean, or once a group's mean reward lay outside `reward_range`;
             `Allocation.reason` then says so. An offline prior counts as data: a single prompt that
@@ -76,6 +88,9 @@ class RolloutAllocator:
         upper: int | None = None,
         reward_range: tuple[float, float] = (0.0, 1.0),
         do_no_harm: bool = True,
+        objective: str = "variance",
+        exploration: float = 0.1,
+        kappa: float = 1.0,
     ) -> None:
         self.predictor = predictor
         self.variance = variance
@@ -83,10 +98,18 @@ class RolloutAllocator:
         self.upper = upper
         self.reward_range = _checked_range(reward_range)
         self.do_no_harm = do_no_harm
+        self.objective = validate.choice("objective", objective, OBJECTIVES)
+        self.exploration = validate.number("exploration", exploration)
+        if not 0.0 <= self.exploration < 1.0:
+            raise InvalidInputError(
+                f"exploration is {exploration:g}, but must be a share of the budget in [0, 1)."
+            )
+        self.kappa = float(np.clip(validate.number("kappa", kappa), *KAPPA_RANGE))
         self.step = 0
         self.num_ignored = 0
         self._skill = SkillMonitor()
         self._row_of_id: dict[str, int] = {}
+        self._last_step_Q = np.zeros(0, dtype=np.int64)
         self._num_observed = 0
         self._has_prior = False
         self._mean_outside: float | None = None
@@ -94,6 +117,16 @@ class RolloutAllocator:
     def __len__(self) -> int:
         """Return Q, the number of prompts known."""
         return len(self._row_of_id)
+
+    @property
+    def chooses(self) -> bool:
+        """Whether prompts are candidates, of which some get nothing."""
+        return self.objective != "variance"
+
+    @property
+    def share_touched(self) -> float:
+        """Share of the known prompts that were ever sampled; 0 if none is known."""
+        return float((self._last_step_Q >= 0).mean()) if len(self) else 0.0
 
     @property
     def skill(self) -> float:
@@ -113,29 +146,50 @@ class RolloutAllocator:
         return self.predictor.forecast(self._rows(prompts), self.step if step is None else step)
 
     def allocate(
-        self, prompts: Prompts, budget: int, *, step: int | None = None, upper: int | None = None
+        self,
+        prompts: Prompts,
+        budget: int,
+        *,
+        step: int | None = None,
+        upper: int | None = None,
+        prompts_per_step: int | None = None,
     ) -> Allocation:
         """Split `budget` rollouts over the prompts, exactly.
 
         Args:
-            prompts: the batch; new ones are entered into the table.
+            prompts: the batch, or the candidates to choose from; new ones are entered into the
+                table.
             budget: rollouts of this step, in all.
             step: policy step of the decision; the one after the last observed if None.
             upper: most rollouts a prompt gets in this call; the allocator's own if None.
+            prompts_per_step: how many prompts an even split takes: the first ones. All if None.
 
         Returns:
-            The allocation; its `reason` is empty if the forecast decided.
+            The allocation; its `reason` is empty if the forecast decided. Prompts that were not
+            chosen have 0 rollouts.
 
         Raises:
             InfeasibleBudgetError: no whole numbers within the bounds sum to the budget.
         """
-        forecast = self.forecast(prompts, step=step)
-        lower, upper = self.lower, self.upper if upper is None else upper
-        chosen = allocate(forecast, budget, variance=self.variance, lower=lower, upper=upper)
+        at = self.step if step is None else step
+        row_B = self._rows(prompts)
+        forecast = self.predictor.forecast(row_B, at)
+        upper = self.upper if upper is None else upper
+        num_even = len(prompts) if prompts_per_step is None else prompts_per_step
+        num_even = validate.whole_number("prompts_per_step", num_even, at_least=1)
+        if not self.chooses and num_even < len(prompts):
+            raise InvalidInputError(
+                f"There are {len(prompts)} candidates for prompts_per_step {num_even}, but the "
+                'objective "variance" gives every prompt its share. Choose "progress" or '
+                '"coverage", or give the batch alone.'
+            )
         reason = self._reason_for_uniform()
+        if self.chooses:
+            return self._chosen(forecast, row_B, budget, num_even, upper, reason)
+        chosen = allocate(forecast, budget, variance=self.variance, lower=self.lower, upper=upper)
         if not reason:
             return chosen
-        even_B = controls.uniform(forecast, budget, lower=lower, upper=upper)
+        even_B = controls.uniform(forecast, budget, lower=self.lower, upper=upper)
         return replace(
             chosen,
             num_rollouts_B=even_B,
@@ -144,6 +198,58 @@ class RolloutAllocator:
             variance=chosen.uniform_variance,
             reason=reason,
         )
+
+    def _chosen(
+        self,
+        forecast: Forecast,
+        row_B: IntArray,
+        budget: int,
+        num_even: int,
+        upper: int | None,
+        reason: str,
+    ) -> Allocation:
+        """Choose among candidates, or take the first ones evenly if there is a reason to."""
+        gain: Gain = (
+            Progress.of(forecast, self.kappa)
+            if self.objective == "progress"
+            else Coverage(forecast)
+        )
+        even_B = np.zeros(len(forecast), dtype=np.int64)
+        first = np.arange(min(num_even, len(forecast)))
+        even_B[first] = controls.uniform(
+            forecast.take(first), budget, lower=self.lower, upper=upper
+        )
+        uniform_gain = float(gain.value(even_B).sum())
+        num_B, price, bound = even_B, 0.0, math.nan
+        if not reason:
+            selection = select(
+                gain,
+                budget,
+                size=len(forecast),
+                lower=self.lower,
+                upper=upper,
+                required_B=self._stalest(row_B, budget),
+            )
+            num_B, price, bound = selection.num_rollouts_B, selection.price, selection.bound
+        return Allocation(
+            num_rollouts_B=num_B,
+            relaxed_B=num_B.astype(np.float64),
+            price=price,
+            variance=math.nan,
+            uniform_variance=math.nan,
+            forecast=forecast,
+            reason=reason,
+            gain=float(gain.value(num_B).sum()),
+            uniform_gain=uniform_gain,
+            gain_bound=bound,
+        )
+
+    def _stalest(self, row_B: IntArray, budget: int) -> NDArray[np.bool_]:
+        """Mark the candidates not looked at for longest, as many as exploration pays for."""
+        num = min(int(self.exploration * budget) // max(self.lower, 1), len(row_B))
+        is_stale_B = np.zeros(len(row_B), dtype=bool)
+        is_stale_B[np.argsort(self._last_step_Q[row_B], kind="stable")[:num]] = True
+        return is_stale_B
 
     def observe(self, outcomes: Outcomes) -> None:
         """Learn from outcomes: late, partial, repeated, unknown and NaN ones are legal.
@@ -156,6 +262,7 @@ class RolloutAllocator:
         usable_B &= np.isfinite(outcomes.reward_sum_B) & np.isfinite(outcomes.reward_sumsq_B)
         self.num_ignored += int((~usable_B).sum())
         index_B = np.flatnonzero(usable_B)
+        np.maximum.at(self._last_step_Q, row_B[index_B], outcomes.step)
         for row, group in _by_policy_step(row_B[index_B], self._rescaled(outcomes.take(index_B))):
             before = self.predictor.forecast(row, int(group.policy_step_B[0]))
             count = group.num_rollouts_B.astype(np.float64)
@@ -176,6 +283,7 @@ class RolloutAllocator:
                 dtype=np.int64,
             ),
             "mean_outside_range": np.array(outside, dtype=np.float64),
+            "last_step": self._last_step_Q.copy(),
         }
         for owner, part in (("skill", self._skill), ("predictor", self.predictor)):
             state |= {f"{owner}.{name}": array for name, array in part.state_dict().items()}
@@ -192,12 +300,17 @@ class RolloutAllocator:
         counters = _saved(state, "counters", np.int64, size=4)
         if (counters < 0).any() or (counters > _MOST_COUNTED).any():
             raise _damaged(f"counters hold {counters.tolist()}")
-        # States of before this array was kept lack it.
+        # States of before this array and `last_step` were kept lack them.
         outside = np.zeros(0)
         if "mean_outside_range" in state:
             outside = _saved(state, "mean_outside_range", np.float64)
         if len(outside) > 1 or not np.isfinite(outside).all():
             raise _damaged(f"mean_outside_range holds {outside.tolist()}")
+        last_step_Q = np.full(len(keys), -1, dtype=np.int64)
+        if "last_step" in state:
+            last_step_Q = _saved(state, "last_step", np.int64, size=len(keys)).copy()
+        if (last_step_Q < -1).any():
+            raise _damaged(f"last_step holds {last_step_Q.min()}")
         skill = SkillMonitor()
         skill.load_state_dict(_part(state, "skill"))
         belief = _part(state, "predictor")
@@ -209,6 +322,7 @@ class RolloutAllocator:
         self.predictor.load_state_dict(belief)  # the last that can fail
         self._skill = skill
         self._row_of_id = {key: row for row, key in enumerate(keys)}
+        self._last_step_Q = last_step_Q
         self.step, self.num_ignored, self._num_observed = counters[:3].tolist()
         self._has_prior = bool(counters[3])
         self._mean_outside = float(outside[0]) if len(outside) else None
@@ -233,6 +347,8 @@ class RolloutAllocator:
             self.predictor.add(fresh)
             for i in order:
                 self._row_of_id[keys[i]] = len(self._row_of_id)
+            never_Q = np.full(len(order), -1, dtype=np.int64)
+            self._last_step_Q = np.concatenate([self._last_step_Q, never_Q])
             if fresh.prior_count_B is not None:
                 self._has_prior |= bool((fresh.prior_count_B > 0).any())
         return np.array([self._row_of_id[key] for key in keys], dtype=np.int64)

@@ -112,23 +112,23 @@ def _dr_grpo_crossing(forecast: Forecast, price: float) -> FloatArray:
 
 def _grpo(forecast: Forecast, num_B: IntArray) -> FloatArray:
     """``s / (n-1)``."""
-    return _mixed_group(forecast, num_B)[0] / (num_B - 1.0)
+    return chance_of_mixed_group(forecast, num_B)[0] / (num_B - 1.0)
 
 
 def _grpo_drop(forecast: Forecast, num_B: IntArray) -> FloatArray:
     """``(s_n - (n-1)(s_{n+1} - s_n)) / (n(n-1))``."""
-    mixed_B, rise_B = _mixed_group(forecast, num_B)
+    mixed_B, rise_B = chance_of_mixed_group(forecast, num_B)
     return np.maximum(mixed_B - (num_B - 1.0) * rise_B, 0.0) / (num_B * (num_B - 1.0))
 
 
 def _grpo_population_std(forecast: Forecast, num_B: IntArray) -> FloatArray:
     """``s / n``."""
-    return _mixed_group(forecast, num_B)[0] / num_B
+    return chance_of_mixed_group(forecast, num_B)[0] / num_B
 
 
 def _grpo_population_std_drop(forecast: Forecast, num_B: IntArray) -> FloatArray:
     """``(s_n - n(s_{n+1} - s_n)) / (n(n+1))``."""
-    mixed_B, rise_B = _mixed_group(forecast, num_B)
+    mixed_B, rise_B = chance_of_mixed_group(forecast, num_B)
     return np.maximum(mixed_B - num_B * rise_B, 0.0) / (num_B * (num_B + 1.0))
 
 
@@ -204,7 +204,7 @@ def _quotient(reward_var_B: FloatArray, price: float) -> FloatArray:
         return reward_var_B / price
 
 
-def _mixed_group(forecast: Forecast, num_B: IntArray) -> tuple[FloatArray, FloatArray]:
+def chance_of_mixed_group(forecast: Forecast, num_B: IntArray) -> tuple[FloatArray, FloatArray]:
     """Return ``s_n``, the chance of a group that is not constant, and ``s_{n+1} - s_n``.
 
     With ``q = 1 - p``: ``s_n = E[p(1 - p^{n-1})] + E[q(1 - q^{n-1})]``, a sum of positive terms, so

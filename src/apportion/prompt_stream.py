@@ -39,3 +39,34 @@ def prompt_stream(num_prompts: int, prompts_per_step: int, *, seed: int) -> Iter
         order_Q = rng.permutation(num_prompts)
         for start in range(0, num_prompts - prompts_per_step + 1, prompts_per_step):
             yield order_Q[start : start + prompts_per_step]
+
+
+def candidates(batch_B: IntArray, num_prompts: int, num: int, *, seed: int, step: int) -> IntArray:
+    """Return the rows of a batch, followed by others of the pool to choose from.
+
+    Drawn without replacement and from the seed and the step alone, so that every arm, and a run
+    that was resumed, has the same.
+
+    Args:
+        batch_B: distinct rows that an even split would take.
+        num_prompts: Q.
+        num: candidates in all, the batch included.
+        seed: of the draw.
+        step: of the run.
+
+    Raises:
+        InvalidInputError: fewer candidates than the batch, or more than there are prompts.
+
+    >>> candidates(np.array([3, 1]), 5, 4, seed=0, step=0).tolist()[:2]
+    [3, 1]
+    """
+    validate.whole_number("num", num, at_least=1)
+    if not len(batch_B) <= num <= num_prompts:
+        raise InvalidInputError(
+            f"{num} candidates are asked for a batch of {len(batch_B)}, but there are "
+            f"{num_prompts} prompts. Ask for a number between the two, or give more prompts."
+        )
+    rest_Q = np.setdiff1d(np.arange(num_prompts), batch_B)
+    rng = np.random.default_rng([seed, step])
+    extra = rng.choice(rest_Q, num - len(batch_B), replace=False)
+    return np.concatenate([batch_B, extra])

@@ -14,6 +14,7 @@ Ragged data are flat: values over N plus ``group_N``, the position of each rollo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -181,6 +182,10 @@ class Allocation:
         uniform_variance: the same for an even split (remainder by position, within the bounds).
         forecast: what the decision rests on, if there was one.
         reason: empty if the forecast decided, else a sentence why it did not.
+        gain: expected gain, where prompts were chosen among candidates; the variances are then NaN,
+            for the noise of other prompts is no measure, and the price is one of gain.
+        uniform_gain: the same for the even split over the prompts that it would take.
+        gain_bound: what no choice within the limits could exceed.
     """
 
     num_rollouts_B: IntArray
@@ -190,6 +195,9 @@ class Allocation:
     uniform_variance: float
     forecast: Forecast | None = None
     reason: str = ""
+    gain: float = math.nan
+    uniform_gain: float = math.nan
+    gain_bound: float = math.nan
 
     @property
     def group_N(self) -> IntArray:
@@ -202,6 +210,13 @@ class Allocation:
         if self.uniform_variance == 0.0:
             return 1.0
         return self.variance / self.uniform_variance
+
+    @property
+    def gain_ratio(self) -> float:
+        """Expected gain over that of the even split; 1 where both are 0."""
+        if self.uniform_gain == 0.0:
+            return 1.0 if self.gain == 0.0 else math.inf
+        return self.gain / self.uniform_gain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

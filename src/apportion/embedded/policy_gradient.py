@@ -64,6 +64,40 @@ def estimate_gradient(
     return weighted_gradient(model, tokens, weight_U, of="log_likelihood")
 
 
+@torch.no_grad()
+def score_norm(model: PreTrainedModel, rollouts: Rollouts) -> FloatArray:
+    """Norm of each rollout's score with respect to the output layer, ``|d log pi / d W|``.
+
+    ``d log pi / d W = sum_t (onehot(y_t) - pi_t) h_t'``, which one forward pass gives.
+
+    Args:
+        model: the policy.
+        rollouts: N rollouts.
+
+    Returns:
+        ``norm_N``.
+    """
+    tokens, device = rollouts.tokens, model.device
+    token = torch.cat([tokens.prompt_BP, tokens.completion_BT], dim=1).to(device)
+    is_token = torch.cat([tokens.is_prompt_BP, tokens.is_completion_BT], dim=1).to(device)
+    output = model(
+        input_ids=token[:, :-1],
+        attention_mask=is_token[:, :-1].long(),
+        position_ids=(is_token.long().cumsum(1) - 1).clamp(min=0)[:, :-1],
+        use_cache=False,
+        output_hidden_states=True,
+        logits_to_keep=tokens.completion_BT.shape[1],
+    )
+    hidden = output.hidden_states[-1][:, -output.logits.shape[1] :]
+    error = -output.logits.softmax(-1)
+    written = tokens.completion_BT.to(device)
+    error.scatter_add_(2, written[..., None], torch.ones_like(error[..., :1]))
+    error *= tokens.is_completion_BT.to(device)[..., None]
+    gradient = torch.einsum("ntv,ntd->nvd", error, hidden)
+    norm_N: FloatArray = gradient.flatten(1).norm(dim=1).double().cpu().numpy()
+    return norm_N
+
+
 def _merged(rollouts: Rollouts, weight_N: torch.Tensor) -> tuple[TokenBatch, torch.Tensor]:
     """The U distinct rollouts with their summed weights: equal ones share one forward pass."""
     tokens = rollouts.tokens

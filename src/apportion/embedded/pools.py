@@ -87,7 +87,11 @@ def _shipped() -> Mapping[str, Pool]:
 
 
 def choose_pools(
-    candidates: Sequence[Problem], success_Q: FloatArray, *, seed: int = 0
+    candidates: Sequence[Problem],
+    success_Q: FloatArray,
+    *,
+    seed: int = 0,
+    size: int = NUM_POOL,
 ) -> dict[str, Pool]:
     """Choose the pools from problems never demonstrated, as evenly over cells as they allow.
 
@@ -95,6 +99,7 @@ def choose_pools(
         candidates: Q problems with distinct prompts; each goes where `split` says.
         success_Q: their exact success under the checkpoint to ship.
         seed: of the choice and of the order.
+        size: problems of each pool to train on; fewer where there are not as many.
 
     Returns:
         A pool for each of `POOL_NAMES`.
@@ -120,9 +125,9 @@ def choose_pools(
     is_pool_Q = split_Q == "pool"
     low, high = HARD_RANGE
     rows = {
-        "mixed": evenly(is_pool_Q, NUM_POOL),
-        "hard": evenly(is_pool_Q & (low <= success_Q) & (success_Q <= high), NUM_POOL),
-        "bimodal": _bimodal(is_pool_Q, success_Q, evenly),
+        "mixed": evenly(is_pool_Q, size),
+        "hard": evenly(is_pool_Q & (low <= success_Q) & (success_Q <= high), size),
+        "bimodal": _bimodal(is_pool_Q, success_Q, evenly, size),
         "held_out": evenly(split_Q == "held_out", NUM_HELD_OUT),
     }
     order_Q = np.argsort([_order(p.prompt) for p in candidates])
@@ -186,15 +191,18 @@ def _pool(name: str, problems: Sequence[Problem], success_Q: FloatArray) -> Pool
 
 
 def _bimodal(
-    is_pool_Q: BoolArray, success_Q: FloatArray, evenly: Callable[[BoolArray, int], IntArray]
+    is_pool_Q: BoolArray,
+    success_Q: FloatArray,
+    evenly: Callable[[BoolArray, int], IntArray],
+    size: int,
 ) -> IntArray:
     """Rows at the edges and in the middle, 4 to 1; half of the edge rows hopeless if both last."""
     low, high = MIDDLE_RANGE
-    below_R = evenly(is_pool_Q & (success_Q < EDGE_BELOW), NUM_POOL)
-    above_R = evenly(is_pool_Q & (success_Q > EDGE_ABOVE), NUM_POOL)
-    middle_R = evenly(is_pool_Q & (low <= success_Q) & (success_Q <= high), NUM_POOL)
+    below_R = evenly(is_pool_Q & (success_Q < EDGE_BELOW), size)
+    above_R = evenly(is_pool_Q & (success_Q > EDGE_ABOVE), size)
+    middle_R = evenly(is_pool_Q & (low <= success_Q) & (success_Q <= high), size)
     num_edge = min(
-        round(EDGE_SHARE * NUM_POOL),
+        round(EDGE_SHARE * size),
         len(below_R) + len(above_R),
         int(len(middle_R) * EDGE_SHARE / (1 - EDGE_SHARE)),
     )

@@ -17,6 +17,7 @@ from apportion.cli.allocate import allocate_command
 from apportion.cli.audit import audit_command
 from apportion.cli.audit_layout import visible
 from apportion.cli.embedded import embedded_app
+from apportion.cli.leaderboard import leaderboard_command
 from apportion.cli.train import train_command
 from apportion.errors import ApportionError
 
@@ -60,6 +61,7 @@ def _options(
 
 app.command("allocate")(allocate_command)
 app.command("audit")(audit_command)
+app.command("leaderboard")(leaderboard_command)
 app.command("train")(train_command)
 app.add_typer(embedded_app, name="embedded")
 

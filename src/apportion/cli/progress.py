@@ -31,9 +31,10 @@ def run_display(config: TrainConfig, folder: Path, *, quiet: bool) -> Iterator[O
     console = Console(stderr=True, quiet=quiet)
     console.print(
         f"{config.arm}: {config.steps} steps of {config.prompts_per_step} prompts x "
-        f"{config.rollouts_per_prompt} rollouts = {config.budget:,} rollouts -> {folder}"
+        f"{config.rollouts_per_prompt} rollouts = {config.budget:,} rollouts{_choice(config)} "
+        f"-> {folder}"
     )
-    with _progress(console, TextColumn("{task.fields[note]}")) as progress:
+    with progress_bars(console, TextColumn("{task.fields[note]}")) as progress:
         task = progress.add_task("loading", total=config.steps, note="")
 
         def on_step(done: int, values: dict[str, Any]) -> None:
@@ -51,9 +52,9 @@ def comparison_display(jobs: Sequence[Job], *, quiet: bool) -> Iterator[OnPoll]:
     config = jobs[0].config
     console.print(
         f"{len(jobs)} runs of {config.steps} steps x {config.prompts_per_step} prompts x "
-        f"{config.rollouts_per_prompt} rollouts = {config.budget:,} rollouts each"
+        f"{config.rollouts_per_prompt} rollouts = {config.budget:,} rollouts each{_choices(jobs)}"
     )
-    with _progress(console) as progress:
+    with progress_bars(console) as progress:
         total = progress.add_task("all runs", total=len(jobs) * config.steps)
         bar: dict[Job, TaskID] = {}
         done = {job for job in jobs if job.is_done}
@@ -81,7 +82,7 @@ def comparison_display(jobs: Sequence[Job], *, quiet: bool) -> Iterator[OnPoll]:
 def stage_display() -> Iterator[Callable[[str, int, int, float], None]]:
     """Show a build stage by stage; yields what it calls with stage, step, steps and loss."""
     console = Console(stderr=True)
-    with _progress(console, TextColumn("{task.fields[note]}")) as progress:
+    with progress_bars(console, TextColumn("{task.fields[note]}")) as progress:
         bar = progress.add_task("drawing problems", total=None, note="")
 
         def on_step(stage: str, step: int, steps: int, loss: float) -> None:
@@ -93,7 +94,8 @@ def stage_display() -> Iterator[Callable[[str, int, int, float], None]]:
         yield on_step
 
 
-def _progress(console: Console, *columns: TextColumn) -> Progress:
+def progress_bars(console: Console, *columns: TextColumn) -> Progress:
+    """Return bars with what is done, the time taken and the time left."""
     return Progress(
         TextColumn("{task.description:<16}"),
         BarColumn(bar_width=12),
@@ -106,6 +108,23 @@ def _progress(console: Console, *columns: TextColumn) -> Progress:
     )
 
 
+def _choice(config: TrainConfig) -> str:
+    """Say what prompts are chosen for, and from how many; nothing where none are."""
+    if not config.chooses:
+        return ""
+    return (
+        f", chosen for {config.goal} among {config.candidates} x {config.prompts_per_step} prompts"
+    )
+
+
+def _choices(jobs: Sequence[Job]) -> str:
+    """Say which arms choose prompts."""
+    choosing = {job.config.arm: job.config for job in jobs if job.config.chooses}
+    if not choosing:
+        return ""
+    return f"; {' and '.join(choosing)}{_choice(next(iter(choosing.values())))}"
+
+
 def _note(values: dict[str, Any]) -> str:
     parts = []
     for label, name in (
@@ -114,6 +133,8 @@ def _note(values: dict[str, Any]) -> str:
     ):
         if values.get(name) is not None:
             parts.append(f"{label} {values[name]:.3f}")
+    if values.get("gain_ratio") is not None and values.get("num_prompts"):
+        parts.append(f"prompts {values['num_prompts']:.0f}")
     if values.get("fallback"):
         parts.append("(even)")
     return "  ".join(parts)

@@ -1,0 +1,1 @@
+"""Allocators side by side on exact ground: the arms, the runs, the tables."""

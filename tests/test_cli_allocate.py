@@ -237,3 +237,52 @@ def test_a_mistake_in_the_options_keeps_its_box():
     result = program("allocate", "--budgte", 8, input=b"")
     assert result.returncode == 2
     assert b"Usage:" in result.stderr
+
+
+@pytest.mark.parametrize("objective", ["progress", "coverage"])
+def test_an_objective_leaves_prompts_out(objective):
+    result = run("--budget", 12, "--objective", objective, "--json", text="[0, 0.5, 0.4, 1]")
+    answer = json.loads(result.output)
+    assert list(answer) == ["num_rollouts", "price", "gain", "bound", "gap"]
+    assert answer["num_rollouts"] == [0, 6, 6, 0]
+    assert 0.0 < answer["gain"] <= answer["bound"]
+    table = run("--budget", 12, "--objective", objective, text="[0, 0.5, 0.4, 1]").output
+    assert "12 rollouts over 4 prompts: 2 chosen, an expected gain of" in table.replace("\n", " ")
+
+
+def test_a_budget_of_tokens_serves_short_rollouts():
+    text = '{"success": [0.5, 0.5], "tokens": [50, 200], "id": ["short", "long"]}'
+    answer = json.loads(run("--token-budget", 2000, "--json", text=text).output)
+    assert list(answer) == [
+        *("num_rollouts", "price", "variance", "bound", "gap", "num_tokens", "unspent"),
+    ]
+    assert answer["num_rollouts"] == [12, 7]
+    assert (answer["num_tokens"], answer["unspent"]) == (2000.0, 0.0)
+    assert answer["bound"] <= answer["variance"]
+    table = run("--token-budget", 2000, text=text).output.replace("\n", " ")
+    assert "19 rollouts over 2 prompts: 2,000 of 2,000 tokens" in table
+    assert "of it avoidable." in table
+    from_csv = run("--token-budget", 2000, "--json", text="success,tokens\n0.5,50\n0.5,200")
+    assert json.loads(from_csv.output) == answer
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "words"),
+    [
+        ([], "[0.5]", "no budget"),
+        (["--budget", 8, "--token-budget", 80], '{"success": [0.5], "tokens": [5]}', "instead of"),
+        (
+            ["--token-budget", 80, "--objective", "progress"],
+            '{"success": [0.5], "tokens": [5]}',
+            "with --objective variance alone",
+        ),
+        (["--token-budget", 80], "[0.5]", "needs tokens"),
+        (["--token-budget", 9], '{"success": [0.5], "tokens": [5]}', "need 10 tokens"),
+        (["--token-budget", 80], '{"success": [0.5], "tokens": ["5"]}', 'tokens[0] is "5"'),
+        (["--budget", 8, "--objective", "gain"], "[0.5]", "objective is 'gain'"),
+        (["--budget", 8, "--objective", "progress", "--variance", "grpo"], "[0.5]", "--variance"),
+        (["--budget", 9, "--objective", "progress", "--upper", 4], "[0.5, 0.1]", "budget is 9"),
+    ],
+)
+def test_mistakes_in_the_new_options_are_one_sentence(options, text, words):
+    assert words in refused(*options, text=text)

@@ -56,7 +56,8 @@ class RolloutAllocator:
             rewards.
         exploration: share of the budget that goes to the candidates that were not looked at for
             longest, `lower` rollouts each, whatever they promise. With E of them a step, a prompt
-            is looked at the Q/E-th time that it is a candidate at the latest, Q the prompts known.
+            is looked at the Q/E-th time (rounded up) that it is a candidate at the latest, Q the
+            prompts known, if each step is observed before the next is decided.
         kappa: noise of a rollout's gradient over its signal, for "progress"; kept in [0.3, 3].
         do_no_harm: split evenly while there is no data, while the forecasts score no better than
             the global mean, or once a group's mean reward lay outside `reward_range`;
@@ -162,7 +163,8 @@ class RolloutAllocator:
             budget: rollouts of this step, in all.
             step: policy step of the decision; the one after the last observed if None.
             upper: most rollouts a prompt gets in this call; the allocator's own if None.
-            prompts_per_step: how many prompts an even split takes: the first ones. All if None.
+            prompts_per_step: how many prompts an even split takes: the first ones. If None, all; of
+                candidates, as many as can have `lower` each.
 
         Returns:
             The allocation; its `reason` is empty if the forecast decided. Prompts that were not
@@ -175,7 +177,10 @@ class RolloutAllocator:
         row_B = self._rows(prompts)
         forecast = self.predictor.forecast(row_B, at)
         upper = self.upper if upper is None else upper
-        num_even = len(prompts) if prompts_per_step is None else prompts_per_step
+        num_even = prompts_per_step
+        if num_even is None:
+            fit = budget // max(self.lower, 1) if self.chooses else len(prompts)
+            num_even = max(min(len(prompts), fit), 1)
         num_even = validate.whole_number("prompts_per_step", num_even, at_least=1)
         if not self.chooses and num_even < len(prompts):
             raise InvalidInputError(
@@ -260,9 +265,11 @@ class RolloutAllocator:
         row_B = np.array([self._row_of_id.get(key, -1) for key in outcomes.prompt_B.tolist()])
         usable_B = (row_B >= 0) & (outcomes.num_rollouts_B > 0)
         usable_B &= np.isfinite(outcomes.reward_sum_B) & np.isfinite(outcomes.reward_sumsq_B)
-        self.num_ignored += int((~usable_B).sum())
+        was_sampled_B = outcomes.num_requested_B > 0
+        self.num_ignored += int((~usable_B & was_sampled_B).sum())
         index_B = np.flatnonzero(usable_B)
-        np.maximum.at(self._last_step_Q, row_B[index_B], outcomes.step)
+        looked_at = row_B[(row_B >= 0) & was_sampled_B]
+        np.maximum.at(self._last_step_Q, looked_at, outcomes.step)
         for row, group in _by_policy_step(row_B[index_B], self._rescaled(outcomes.take(index_B))):
             before = self.predictor.forecast(row, int(group.policy_step_B[0]))
             count = group.num_rollouts_B.astype(np.float64)

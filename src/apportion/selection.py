@@ -8,7 +8,8 @@ is concave from one rollout on, and so nearly solved by its concave envelope: a 
 index reaches it are in, each with the rollouts whose own rise reaches it. The price at which the
 budget is spent bounds the optimum from above (Lagrange); the prompts that it brings in, and those a
 few places up and down the ranking, are each given the budget exactly, and the best is taken. What
-is left to the bound is returned as `gap`.
+is left to the bound is returned as `gap`; where it is more than a thousandth and the problem is
+small, as with few prompts and large least groups, dynamic programming closes it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from apportion import validate
 from apportion.allocation import allocate
@@ -26,8 +27,13 @@ from apportion.gradient_variance import KnownLaw
 from apportion.types import Forecast
 from apportion.validate import FloatArray, IntArray
 
+BoolArray = NDArray[np.bool_]
+
 _NEARBY = 3
 """How many places of the ranking around the price's own number of prompts are tried."""
+_LARGE_GAP = 1e-3
+_SMALL_PROBLEM = 20_000_000
+"""Candidates times budget times group sizes up to which dynamic programming takes a moment."""
 _LEAST = 2
 """A group of fewer rollouts has no advantage."""
 
@@ -98,12 +104,12 @@ def select(
         for count in ranking.numbers_near(number, total)
     ]
     num_B = max(found, key=lambda num_B: float(gain.value(num_B).sum()))
-    return Selection(
-        num_rollouts_B=num_B,
-        gain=float(gain.value(num_B).sum()),
-        bound=max(ranking.bound(price, total), float(gain.value(num_B).sum())),
-        price=price,
-    )
+    worth, bound = float(gain.value(num_B).sum()), ranking.bound(price, total)
+    is_small = size * total * (most - least + 1) <= _SMALL_PROBLEM
+    if worth < (1.0 - _LARGE_GAP) * bound and is_small:
+        num_B = _by_dynamic_programming(gain, total, least, most, is_required_B)
+        worth = bound = max(worth, float(gain.value(num_B).sum()))
+    return Selection(num_rollouts_B=num_B, gain=worth, bound=max(bound, worth), price=price)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +121,11 @@ class _Ranking:
     upper: int
     order_B: IntArray
     index_B: FloatArray
-    is_required_B: np.ndarray
+    is_required_B: BoolArray
 
     @classmethod
     def of(
-        cls, gain: Gain, lower: int, upper: int, size: int, is_required_B: np.ndarray
+        cls, gain: Gain, lower: int, upper: int, size: int, is_required_B: BoolArray
     ) -> _Ranking:
         best_B = _best_numbers(gain, lower, upper, size)
         index_B = gain.value(best_B) / best_B
@@ -190,9 +196,14 @@ class _Ranking:
         return float(price * budget + free_B.sum())
 
     def numbers_near(self, number: int, budget: int) -> list[int]:
-        """Return the numbers of prompts to try, near `number`, that can spend the budget."""
+        """Return the numbers of prompts to try, near `number`, that can spend the budget.
+
+        As many as possible where nothing promises anything.
+        """
         least = max(-(-budget // self.upper), self.num_required, 1)
         most = min(budget // self.lower, len(self.order_B))
+        if not self.index_B.any():
+            return [most]
         tried = range(number - _NEARBY, number + _NEARBY + 1)
         return sorted({min(max(count, least), most) for count in tried})
 
@@ -235,6 +246,32 @@ def _filled(
     return num_B
 
 
+def _by_dynamic_programming(
+    gain: Gain, budget: int, lower: int, upper: int, is_required_B: BoolArray
+) -> IntArray:
+    """Return an optimum: prompt by prompt, the most that each part of the budget can gain."""
+    size = len(is_required_B)
+    sizes = np.arange(lower, upper + 1)
+    gain_KB = np.stack([gain.value(np.full(size, n)) for n in sizes])
+    best_C = np.full(budget + 1, -np.inf)
+    best_C[0] = 0.0
+    taken_BC = np.zeros((size, budget + 1), dtype=np.int64)
+    for b in range(size):
+        with_it_C = np.full(budget + 1, -np.inf) if is_required_B[b] else best_C.copy()
+        for n, worth in zip(sizes.tolist(), gain_KB[:, b].tolist(), strict=True):
+            offer_C = best_C[: budget + 1 - n] + worth
+            is_better_C = offer_C > with_it_C[n:]
+            with_it_C[n:][is_better_C] = offer_C[is_better_C]
+            taken_BC[b, n:][is_better_C] = n
+        best_C = with_it_C
+    num_B = np.zeros(size, dtype=np.int64)
+    left = budget
+    for b in range(size - 1, -1, -1):
+        num_B[b] = taken_BC[b, left]
+        left -= int(num_B[b])
+    return num_B
+
+
 def _feasible(
     budget: int, lower: int, upper: int | None, size: int, num_required: int
 ) -> tuple[int, int, int]:
@@ -255,7 +292,7 @@ def _feasible(
     return total, least, most
 
 
-def _mask(required_B: ArrayLike, size: int) -> np.ndarray:
+def _mask(required_B: ArrayLike, size: int) -> BoolArray:
     mask_B = np.asarray(required_B)
     if mask_B.dtype != bool or mask_B.shape != (size,):
         raise InvalidInputError(

@@ -8,16 +8,20 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
 
 from apportion import validate
 from apportion.allocation import allocate
+from apportion.allocator import OBJECTIVES
 from apportion.errors import InvalidInputError
+from apportion.gain import Coverage, Gain, Progress
 from apportion.gradient_variance import LAWS
-from apportion.types import Allocation, Forecast
+from apportion.selection import select
+from apportion.tokens import allocate_tokens
+from apportion.types import Forecast
 
 _COLUMN_OF = {
     "id": "id",
@@ -28,6 +32,7 @@ _COLUMN_OF = {
     "successes": "num_success",
     "num_rollouts": "num_rollouts",
     "attempts": "num_rollouts",
+    "tokens": "tokens",
 }
 _LONGEST_TABLE = 40
 _SHOWN_AT_EACH_END = 10
@@ -39,22 +44,35 @@ def allocate_command(
         Path | None,
         typer.Argument(
             help="JSON or CSV with `success` (and perhaps `doubt`, its variance), or with counts "
-            "`num_success` and `num_rollouts` (also `successes`, `attempts`), and perhaps `id`; "
-            "a bare JSON list; or one number a line. Standard input if left out or '-'.",
+            "`num_success` and `num_rollouts` (also `successes`, `attempts`), and perhaps `id` "
+            "and `tokens`; a bare JSON list; or one number a line. Standard input if left out.",
         ),
     ] = None,
     *,
-    budget: Annotated[int, typer.Option(help="Rollouts in all, spent exactly.")],
+    budget: Annotated[int | None, typer.Option(help="Rollouts in all, spent exactly.")] = None,
+    token_budget: Annotated[
+        float | None,
+        typer.Option(
+            help="Tokens in all, instead of rollouts; `tokens` of the input are those of a rollout."
+        ),
+    ] = None,
     lower: Annotated[int, typer.Option(help="Fewest rollouts of a prompt.")] = 2,
     upper: Annotated[
         int | None, typer.Option(help="Most rollouts of a prompt; the budget if left out.")
     ] = None,
+    objective: Annotated[
+        str,
+        typer.Option(
+            help="variance: all prompts get some, for the least noise; progress or coverage: those "
+            "that teach most, others get 0."
+        ),
+    ] = "variance",
     variance: Annotated[
         str, typer.Option(help=f"Law of gradient variance: {', '.join(LAWS)}.")
     ] = "rloo",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Split a budget of rollouts over prompts so that the gradient is least noisy.
+    """Split a budget over prompts so that the gradient is least noisy, or the gain largest.
 
     Counts are read as evidence on a flat prior, Beta(1, 1): 3 of 4 becomes Beta(4, 2).
     """
@@ -63,11 +81,101 @@ def allocate_command(
     ids = columns.get("id", range(len(forecast)))
     if len(ids) != len(forecast):
         raise InvalidInputError(f"id has {len(ids)} values, but there are {len(forecast)} prompts.")
-    found = allocate(forecast, budget, variance=variance, lower=lower, upper=upper)
+    validate.choice("objective", objective, OBJECTIVES)
+    if objective != "variance" and variance != "rloo":
+        raise InvalidInputError(f"--variance {variance} belongs to --objective variance alone.")
+    if token_budget is not None:
+        found = _by_tokens(
+            columns, forecast, token_budget, budget, objective, variance, lower, upper
+        )
+    elif budget is None:
+        raise InvalidInputError("There is no budget. Give --budget, or --token-budget.")
+    elif objective == "variance":
+        found = _by_variance(forecast, budget, variance, lower, upper)
+    else:
+        found = _by_gain(forecast, budget, objective, lower, upper)
     if as_json:
-        print(json.dumps(_as_json(found)))
+        print(json.dumps(found.content))
     else:
         _print_table([str(key) for key in ids], forecast, found)
+
+
+class _Answer(NamedTuple):
+    """What is printed: JSON with `num_rollouts`, or a table that closes with a verdict."""
+
+    content: dict[str, Any]
+    verdict: str
+
+
+def _by_variance(
+    forecast: Forecast, budget: int, variance: str, lower: int, upper: int | None
+) -> _Answer:
+    found = allocate(forecast, budget, variance=variance, lower=lower, upper=upper)
+    saved = 100.0 * (1.0 - found.variance_ratio)
+    content = {
+        "num_rollouts": found.num_rollouts_B.tolist(),
+        "price": found.price,
+        "variance": found.variance,
+        "uniform_variance": found.uniform_variance,
+        "variance_ratio": found.variance_ratio,
+    }
+    return _Answer(content, f"{saved:.1f}% less gradient variance than an even split.")
+
+
+def _by_gain(
+    forecast: Forecast, budget: int, objective: str, lower: int, upper: int | None
+) -> _Answer:
+    gain: Gain = Progress.of(forecast) if objective == "progress" else Coverage(forecast)
+    found = select(gain, budget, size=len(forecast), lower=lower, upper=upper)
+    content = {
+        "num_rollouts": found.num_rollouts_B.tolist(),
+        "price": found.price,
+        "gain": found.gain,
+        "bound": found.bound,
+        "gap": found.gap,
+    }
+    return _Answer(
+        content,
+        f"{np.count_nonzero(found.num_rollouts_B):,} chosen, an expected gain of "
+        f"{found.gain:.4g}, at most {100.0 * found.gap:.2g}% below the largest possible.",
+    )
+
+
+def _by_tokens(
+    columns: Mapping[str, Sequence[Any]],
+    forecast: Forecast,
+    token_budget: float,
+    budget: int | None,
+    objective: str,
+    variance: str,
+    lower: int,
+    upper: int | None,
+) -> _Answer:
+    if budget is not None or objective != "variance":
+        raise InvalidInputError(
+            "--token-budget stands instead of --budget, and with --objective variance alone."
+        )
+    if "tokens" not in columns:
+        raise InvalidInputError(
+            "--token-budget needs tokens in the input: what one rollout of each prompt takes."
+        )
+    found = allocate_tokens(
+        forecast, token_budget, columns["tokens"], variance=variance, lower=lower, upper=upper
+    )
+    content = {
+        "num_rollouts": found.num_rollouts_B.tolist(),
+        "price": found.price,
+        "variance": found.variance,
+        "bound": found.bound,
+        "gap": found.gap,
+        "num_tokens": found.num_tokens,
+        "unspent": found.unspent,
+    }
+    return _Answer(
+        content,
+        f"{found.num_tokens:,.0f} of {token_budget:,.0f} tokens, a gradient variance of "
+        f"{found.variance:.4g}, at most {100.0 * found.gap:.2g}% of it avoidable.",
+    )
 
 
 def forecast_of(columns: Mapping[str, Sequence[Any]]) -> Forecast:
@@ -219,17 +327,7 @@ def _read(file: Path | None) -> str:
         ) from error
 
 
-def _as_json(found: Allocation) -> dict[str, Any]:
-    return {
-        "num_rollouts": found.num_rollouts_B.tolist(),
-        "price": found.price,
-        "variance": found.variance,
-        "uniform_variance": found.uniform_variance,
-        "variance_ratio": found.variance_ratio,
-    }
-
-
-def _print_table(ids: Sequence[str], forecast: Forecast, found: Allocation) -> None:
+def _print_table(ids: Sequence[str], forecast: Forecast, found: _Answer) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -238,23 +336,15 @@ def _print_table(ids: Sequence[str], forecast: Forecast, found: Allocation) -> N
     table.add_column("prompt", overflow="ellipsis", no_wrap=True)
     table.add_column("success", justify="right", no_wrap=True, min_width=7)
     table.add_column("rollouts", justify="right", no_wrap=True, min_width=8)
-    size = len(forecast)
+    num_rollouts, size = found.content["num_rollouts"], len(forecast)
     cut = size > _LONGEST_TABLE
     for at in range(size):
         if cut and at == _SHOWN_AT_EACH_END:
             table.add_row(f"... {size - 2 * _SHOWN_AT_EACH_END:,} more", "", "")
         if cut and _SHOWN_AT_EACH_END <= at < size - _SHOWN_AT_EACH_END:
             continue
-        table.add_row(Text(ids[at]), f"{forecast.mean_B[at]:.3g}", str(found.num_rollouts_B[at]))
+        table.add_row(Text(ids[at]), f"{forecast.mean_B[at]:.3g}", str(num_rollouts[at]))
     console = Console()
     console.print(table)
-    console.print(_verdict(found), highlight=False)
-
-
-def _verdict(found: Allocation) -> str:
-    total, size = int(found.num_rollouts_B.sum()), len(found.num_rollouts_B)
-    saved = 100.0 * (1.0 - found.variance_ratio)
-    return (
-        f"{total:,} rollouts over {size:,} prompts: "
-        f"{saved:.1f}% less gradient variance than an even split."
-    )
+    total = f"{sum(num_rollouts):,} rollouts over {size:,} prompts: "
+    console.print(total + found.verdict, highlight=False)

@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 export HF_HUB_OFFLINE := 1
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow lint types install clean
+.PHONY: demo test test-slow leaderboard lint types install clean
 
 demo: $(INSTALLED)
 	$(BIN)/apportion train --pool bimodal --compare uniform,adaptive,vip,oracle --seeds 2 --steps 40 --evaluations 4
@@ -16,6 +16,10 @@ test: lint types
 
 test-slow: $(INSTALLED)
 	APPORTION_FULL_INSTALL=1 $(BIN)/pytest -m slow
+
+# Records stay in runs/leaderboard: the same command goes on where it was stopped.
+leaderboard: $(INSTALLED)
+	$(BIN)/apportion leaderboard --out runs/leaderboard --write research/LEADERBOARD.md
 
 lint: $(INSTALLED)
 	$(BIN)/ruff format --check .

@@ -25,8 +25,10 @@ from pathlib import Path
 
 import numpy as np
 
+from apportion.allocator import OBJECTIVES
 from apportion.comparison import Interval, paired_difference, share_of_compute
 from apportion.state_file import replace_file
+from apportion.training.config import CHOOSING_ARMS
 
 TUNING_SEED = 1000
 """First of the seeds that learning rates are chosen on; far from the paired ones."""
@@ -42,9 +44,13 @@ class Run:
     rollouts_per_prompt: int
     steps: int
     every: int
+    objective: str = "variance"
+    candidates: int = 1
 
     def path(self, out: Path) -> Path:
-        name = f"{self.arm}-rate{self.rate:g}-seed{self.seed}-every{self.every}.json"
+        chooses = self.objective != "variance" and self.arm in CHOOSING_ARMS
+        choice = f"-{self.objective}{self.candidates}x" if chooses else ""
+        name = f"{self.arm}{choice}-rate{self.rate:g}-seed{self.seed}-every{self.every}.json"
         return out / f"{self.pool}-n{self.rollouts_per_prompt}-steps{self.steps}" / name
 
 
@@ -67,7 +73,12 @@ def execute(run: Run, out: Path) -> None:
     started = time.perf_counter()
     problems, held_out = pool(run.pool), pool("held_out").problems
     model, tokenizer = load()
-    config = TrainConfig(arm=run.arm, rollouts_per_prompt=run.rollouts_per_prompt)
+    config = TrainConfig(
+        arm=run.arm,
+        rollouts_per_prompt=run.rollouts_per_prompt,
+        objective=run.objective,
+        candidates=run.candidates,
+    )
     rows = [{"prompt": p, ID_COLUMN: prompt_key(p)} for p in problems.prompts]
     row_of = {row[ID_COLUMN]: i for i, row in enumerate(rows)}
 
@@ -89,22 +100,27 @@ def execute(run: Run, out: Path) -> None:
         tokenizer,
         problems.problems,
         arm,
+        prompts_per_step=config.prompts_per_step,
         rollouts_per_prompt=run.rollouts_per_prompt,
+        candidates_per_step=min(config.num_candidates, len(problems)),
         num_steps=run.steps,
         learning_rate=run.rate,
         seed=run.seed,
         evaluation={"pool": problems.problems, "held_out": held_out},
         evaluate_every=run.every,
-        on_step=lambda step: sizes.append(step.num_rollouts_B),
+        on_step=lambda step: sizes.append(step.num_rollouts_B[step.num_rollouts_B > 0]),
     )
     record = {
         "run": asdict(run),
         "compute_T": result.compute_T.tolist(),
         "success_T": {split: result.success_T[split].tolist() for split in SPLITS},
-        "num_rollouts": int(np.sum(sizes)),
-        "size_min": int(np.min(sizes)),
-        "size_max": int(np.max(sizes)),
-        "num_even_steps": int(sum(size.min() == size.max() for size in sizes)),
+        "num_rollouts": int(sum(size.sum() for size in sizes)),
+        "size_min": int(min(size.min() for size in sizes)),
+        "size_max": int(max(size.max() for size in sizes)),
+        "num_even_steps": sum(
+            len(size) == config.prompts_per_step and bool(size.min() == size.max())
+            for size in sizes
+        ),
         "seconds": time.perf_counter() - started,
     }
     replace_file(run.path(out), json.dumps(record).encode())
@@ -141,11 +157,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=160)
     parser.add_argument("--every", type=int, default=10, help="steps between evaluations")
     parser.add_argument("--rollouts-per-prompt", type=int, default=4)
+    parser.add_argument("--objective", default="variance", choices=OBJECTIVES)
+    parser.add_argument("--candidates", type=int, default=1, help="times the prompts of a step")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     arms = options.arms.split(",")
     rates = [float(rate) for rate in options.rates.split(",")]
     size = {"rollouts_per_prompt": options.rollouts_per_prompt, "steps": options.steps}
+    size |= {"objective": options.objective, "candidates": options.candidates}
     for pool in options.pools.split(","):
         tuning = {
             (arm, rate): [

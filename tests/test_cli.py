@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from apportion.cli import main
+from apportion.errors import InvalidInputError
 
 
 def call(monkeypatch, capsys, *arguments, stdin=None):
@@ -36,6 +37,10 @@ def call(monkeypatch, capsys, *arguments, stdin=None):
         (["train", "--held-out", "3"], "bring their own data"),
         (["train", "--estimator", "ppo"], "estimator is 'ppo'"),
         (["train", "--model", "m", "--dataset", "d", "--reward", "x"], "reward is 'x'"),
+        (["train", "--objective", "speed"], "objective is 'speed'"),
+        (["train", "--candidates", "many"], "candidates is 'many'"),
+        (["train", "--candidates", "0x"], "candidates is 0"),
+        (["train", "--objective", "variance", "--candidates", "3x"], "chooses no prompts"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(
@@ -57,9 +62,38 @@ def test_every_option_of_train_has_help(monkeypatch, capsys):
     code, out, _ = call(monkeypatch, capsys, "train", "--help")
     assert code == 0
     options = [line for line in out.splitlines() if line.strip(" │").startswith("--")]
-    assert len(options) >= 28
+    assert len(options) >= 30
     for line in options:
         assert len(line.strip(" │").split("  ")) >= 2, line
+
+
+@pytest.mark.parametrize(
+    ("options", "times", "shown"),
+    [
+        ([], 3, "chosen for progress among 3 x 8 prompts"),
+        (["--candidates", "2x"], 2, "chosen for progress among 2 x 8 prompts"),
+        (["--candidates", "4", "--objective", "coverage"], 4, "coverage among 4 x 8 prompts"),
+        (["--objective", "variance"], 1, None),
+        (["--arm", "vip"], 3, None),
+    ],
+)
+def test_the_choice_of_prompts_stands_in_the_header(
+    tmp_path, monkeypatch, capsys, options, times, shown
+):
+    begun = []
+
+    def run(config, folder, **_):
+        begun.append(config)
+        raise InvalidInputError("enough")
+
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr("apportion.training.run.run", run)
+    arguments = ["train", "--prompts-per-step", "8", "--out", tmp_path / "run", *options]
+    code, _, err = call(monkeypatch, capsys, *arguments)
+    assert code == 2
+    assert begun[0].candidates == times
+    assert ("chosen for" in err) == (shown is not None)
+    assert shown is None or shown in err
 
 
 def test_module_and_script_are_the_same_program():

@@ -3,6 +3,7 @@
 A policy with one number a prompt succeeds with probability sigmoid(theta_q). Rewards are 0 or 1, so
 the expectation over everything that can happen is a finite sum, taken exactly: every number of
 successes in every group, with its binomial weight. Losses and advantages are the trainers' own.
+Prompts that were not chosen have size 0; those that were weigh the same.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 THETA = [-1.2, 0.1, 1.5]
 LENGTHS = [1, 2, 4]
 EVEN, RAGGED = (4, 4, 4), (2, 3, 7)
+EVEN_CHOICE, RAGGED_CHOICE = (6, 0, 6), (3, 0, 9)
 LOSSES = ["grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo"]
 if Version(trl_version) >= Version("1.0"):
     LOSSES.append("vespo")
@@ -51,18 +53,19 @@ class Bandit:
         return (per_token, torch.zeros_like(per_token), None)[: self.num_returned]
 
     def batch(self, sizes, successes):
-        group_N = torch.repeat_interleave(torch.arange(3), torch.tensor(sizes))
+        prompt_N = torch.repeat_interleave(torch.arange(3), torch.tensor(sizes))
+        group_N = torch.unique(prompt_N, return_inverse=True)[1]
         reward_N = torch.cat(
             [torch.arange(n).lt(k).float() for n, k in zip(sizes, successes, strict=True)]
         )
-        length_N = torch.tensor(LENGTHS)[group_N]
+        length_N = torch.tensor(LENGTHS)[prompt_N]
         length_N = length_N + self.failure_is_longer * (reward_N == 0).long()
         mask = (torch.arange(int(length_N.max())) < length_N[:, None]).long()
         completion = torch.zeros_like(mask)
         completion[:, 0] = torch.where(reward_N > 0, 2, 3)
         output = {
-            "prompt_ids": group_N[:, None].clone(),
-            "prompt_mask": torch.ones(len(group_N), 1, dtype=torch.long),
+            "prompt_ids": prompt_N[:, None].clone(),
+            "prompt_mask": torch.ones(len(prompt_N), 1, dtype=torch.long),
             "completion_ids": completion,
             "completion_mask": mask,
             "num_items_in_batch": mask.sum(),
@@ -70,7 +73,7 @@ class Bandit:
         with torch.no_grad():
             # Where the reference policy stands does not matter; where the sampler stands does.
             old = self.logps(
-                None, torch.cat([group_N[:, None], completion], 1), None, mask.shape[1]
+                None, torch.cat([prompt_N[:, None], completion], 1), None, mask.shape[1]
             )
             output["ref_per_token_logps"] = old[0] - 0.3 * (mask.cumsum(1) == 1) * reward_N[:, None]
             output["old_logps"] = (old[0] * mask).sum(1)
@@ -85,9 +88,11 @@ class Bandit:
                 "completion_mask"
             ]
             penalty_N = trainer.beta * gap[:, 0]
-        output["advantages"] = trainer._formula.stock(reward_NK, 4, penalty_N)
-        if sizes != EVEN:
-            batch = _Batch(3, group_N, False, 0, 0, reward_NK=reward_NK)
+        is_even = sizes in (EVEN, EVEN_CHOICE)
+        stock_size = max(sizes) if is_even else 4
+        output["advantages"] = trainer._formula.stock(reward_NK, stock_size, penalty_N)
+        if not is_even:
+            batch = _Batch(int(group_N.max()) + 1, group_N, False, 0, 0, reward_NK=reward_NK)
             trainer._metrics["train"]["frac_reward_zero_std"].append(0.0)
             trainer._overwrite(batch, output, penalty_N)
         loss = trainer._compute_loss(None, output)
@@ -118,6 +123,13 @@ def bandit(tmp_path, kind="grpo", failure_is_longer=0, **options):
     return Bandit(trainer, failure_is_longer)
 
 
+def assert_same_gradient_of_the_chosen(policy):
+    even, ragged = policy.expected(EVEN_CHOICE), policy.expected(RAGGED_CHOICE)
+    assert float(even[[0, 2]].abs().min()) > 1e-4
+    assert float(ragged[1]) == 0.0
+    torch.testing.assert_close(ragged, even, rtol=1e-5, atol=1e-8)
+
+
 def ratio(policy):
     return policy.expected(RAGGED) / policy.expected(EVEN)
 
@@ -146,12 +158,38 @@ def test_kl_is_weighted_alike_exactly(tmp_path, loss_type):
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.3])
+@pytest.mark.parametrize("loss_type", LOSSES)
+def test_chosen_prompts_weigh_the_same_in_every_loss(tmp_path, loss_type, beta):
+    tok = helpers.tokenizer()
+    helpers.model(tok).save_pretrained(tmp_path / "model")
+    tok.save_pretrained(tmp_path / "model")
+    options = {"loss_type": loss_type, "scale_rewards": "none", "beta": beta}
+    policy = bandit(tmp_path, model=str(tmp_path / "model"), **options)
+    assert_same_gradient_of_the_chosen(policy)
+
+
+@pytest.mark.parametrize("kind", ["grpo", "rloo"])
+def test_the_gradient_is_the_mean_over_the_chosen_prompts(tmp_path, kind):
+    """Exactly for leave-one-out advantages; centred ones shrink it by the share of their mean."""
+    options = {"loss_type": "dr_grpo", "scale_rewards": "none"} if kind == "grpo" else {}
+    policy = bandit(tmp_path, kind, **options)
+    success = torch.sigmoid(policy.theta.detach().double())
+    exact = success * (1 - success) / 2
+    exact[1] = 0.0
+    shrunk = (1 - 2 / 12) / policy.trainer.max_completion_length if kind == "grpo" else 1.0
+    torch.testing.assert_close(
+        policy.expected(RAGGED_CHOICE), -exact * shrunk, rtol=1e-5, atol=1e-8
+    )
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.3])
 def test_rloo_exactly_with_the_penalty_in_the_reward(tmp_path, beta):
     tok = helpers.tokenizer()
     helpers.model(tok).save_pretrained(tmp_path / "model")
     tok.save_pretrained(tmp_path / "model")
     policy = bandit(tmp_path, "rloo", beta=beta, model=str(tmp_path / "model"))
     assert_same_gradient(policy)
+    assert_same_gradient_of_the_chosen(policy)
 
 
 def test_without_weights_the_objective_is_another(tmp_path):

@@ -34,6 +34,26 @@ def launched(folder, num_ranks, sizes, micro_batch, num_generations):
     return [json.loads((folder / f"rank{r}.json").read_text()) for r in range(num_ranks)]
 
 
+def check_choice(ranks, sizes):
+    """Every rank trains on its part of the prompts that the first one chose."""
+    given = [0, *sizes[1:], sizes[0], *[0] * (len(sizes) - 1)]
+    assert len({rank["chosen_checksum"] for rank in ranks}) == 1
+    assert ranks[0]["candidates"]
+    assert all(len(set(keys)) == 2 * len(sizes) for keys in ranks[0]["candidates"])
+    for i in range(len(ranks[0]["chosen"])):
+        group_N, reward_N, advantage_N = (
+            np.concatenate([rank["chosen"][i][name] for rank in ranks])
+            for name in ("group", "reward", "advantage")
+        )
+        prompt_N = [prompt for rank in ranks for prompt in rank["chosen"][i]["prompt"]]
+        assert np.bincount(group_N).tolist() == [size for size in given if size]
+        pairs = {(g, p) for g, p in zip(group_N.tolist(), prompt_N, strict=True)}
+        assert len(pairs) == len({p for _, p in pairs}) == len(sizes)
+        want_N = advantage.grpo(reward_N, group_N, scale="batch")
+        want_N = want_N * advantage.prompt_weight(group_N, centring="mean")
+        np.testing.assert_allclose(advantage_N, want_N, atol=2e-5)
+
+
 @pytest.mark.parametrize(
     ("num_ranks", "sizes", "micro_batch", "num_generations"),
     [
@@ -56,6 +76,7 @@ def test_groups_straddle_ranks(tmp_path, num_ranks, sizes, micro_batch, num_gene
         assert learned.endswith("LocalError: I forgot")
         assert opened.startswith("RunFolderError")
     assert ranks[0]["logged"]
+    check_choice(ranks, sizes)
     straddling = False
     for i, batch in enumerate(ranks[0]["batches"]):
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from dataclasses import replace
 
 os.environ.update(CI="1", HF_HUB_OFFLINE="1", TRL_EXPERIMENTAL_SILENCE="1")
 
@@ -144,6 +145,28 @@ class FixedAllocator:
         self.told = [None] * int(state["count"][0])
 
 
+class FixedChooser(FixedAllocator):
+    """Gives fixed sizes, zeros among them, to heads and further candidates."""
+
+    chooses, objective = True, "progress"
+
+    def __init__(self, sizes):
+        super().__init__(sizes)
+        self.num_even = []
+
+    def allocate(self, prompts, budget, *, step=None, prompts_per_step=None):
+        self.num_even.append(prompts_per_step)
+        rising = Forecast.of_success(0.2 + 0.05 * np.arange(len(prompts)))
+        return replace(
+            super().allocate(prompts, budget, step=step),
+            forecast=rising,
+            variance=np.nan,
+            uniform_variance=np.nan,
+            gain=1.5,
+            uniform_gain=1.0,
+        )
+
+
 DEFAULTS = {
     "per_device_train_batch_size": 16,
     "gradient_accumulation_steps": 1,
@@ -203,6 +226,7 @@ def build(folder, kind="grpo", *, stock=False, allocator=None, train_dataset=Non
     policy = options.pop("model", None) or model(tok)
     reward_funcs = options.pop("reward_funcs", reward)
     parts = ("callbacks", "rollout_func", "environment_factory", "tools", "eval_dataset")
+    parts += ("extra_rows",)
     extra = {name: options.pop(name) for name in parts if name in options}
     trainer_class, config_class = TRAINERS[kind]
     if kind == "grpo":

@@ -80,6 +80,11 @@ def main(folder: Path, sizes: list[int], micro_batch: int, num_generations: int)
         "told": [out.reward_sum_B.tolist() for out in allocator.told],
         "logged": "rollouts/group_size_max" in ragged.state.log_history[0],
     }
+    chooser = helpers.FixedChooser([0, *sizes[1:], sizes[0], *[0] * (len(sizes) - 1)])
+    chosen = helpers.build(folder / "chosen", allocator=chooser, candidates=2, **options)
+    result["chosen"] = watch(chosen)
+    result["chosen_checksum"] = float(helpers.trained(chosen).double().sum())
+    result["candidates"] = [keys for keys, _, _ in chooser.asked]
     even = helpers.FixedAllocator([num_generations])
     ours = helpers.trained(helpers.build(folder / "even", allocator=even, **options))
     stock = helpers.trained(helpers.build(folder / "stock", stock=True, **options))

@@ -10,16 +10,22 @@ from apportion.training.config import TrainConfig
 CONFIG = TrainConfig()
 
 
-def finished(job, final):
+def finished(job, final, *, held_out=None, **fields):
     job.folder.mkdir(parents=True)
+    curves = {"pool": [0.1, (0.1 + final) / 2, final]}
+    curves |= {} if held_out is None else {"held_out": held_out}
     lines = [
-        {"step": s, "compute": 10 * s, "split": "pool", "avg": v}
-        for s, v in ((0, 0.1), (1, (0.1 + final) / 2), (2, final))
+        {"step": s, "compute": 10 * s, "split": split, "avg": v}
+        for split, curve in curves.items()
+        for s, v in enumerate(curve)
     ]
     (job.folder / "evaluations.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
     summary = {
         "config": CONFIG.to_dict(),
-        "success": {"pool": {"before": {"avg": 0.1}, "after": {"avg": final}}},
+        "success": {
+            split: {"before": {"avg": curve[0]}, "after": {"avg": curve[-1]}}
+            for split, curve in curves.items()
+        },
         "budget": 20,
         "num_rollouts": 20,
         "share_with_signal": 0.5,
@@ -27,7 +33,8 @@ def finished(job, final):
         "gradient_variance": {"against_uniform": 0.8, "oracle_against_uniform": 0.7},
         "forecast_error": {"forecast": 0.1, "moving_average": 0.2, "ridge": 0.15},
         "seconds": {"allocation_share": 0.01},
-    }
+        "notes": [],
+    } | fields
     (job.folder / "summary.json").write_text(json.dumps(summary))
 
 
@@ -44,6 +51,36 @@ def test_paired_numbers_by_hand(tmp_path):
     # Uniform's mean ends at 0.3; adaptive rises from 0.1 by 0.15 an evaluation.
     assert pool["share_of_rollouts"]["mean"] == pytest.approx((10 + 10 * 0.05 / 0.15) / 20)
     assert result["arms"]["uniform"]["success"]["pool"]["share_of_rollouts"]["mean"] == 1.0
+    json.dumps(result, allow_nan=False)
+
+
+def test_choices_and_notes_are_put_side_by_side(tmp_path):
+    jobs = compare.jobs_of(CONFIG, ["uniform", "adaptive"], [0, 1], tmp_path)
+    for job in jobs:
+        if job.config.arm == "uniform":
+            finished(job, 0.2, held_out=[0.1, 0.2, 0.2], gain={"against_uniform": 1.0})
+        else:
+            finished(
+                job,
+                0.3,
+                held_out=[0.1, 0.2, 0.18 + 0.01 * job.config.seed],
+                gain={"against_uniform": 2.0 + job.config.seed},
+                gradient_variance=None,
+                prompts_per_step=40.0,
+                share_touched=0.5,
+                memorising="mine",
+                notes=["the pool is small", "mine"],
+            )
+    result = compare.compare(jobs)
+    entry = result["arms"]["adaptive"]
+    assert (entry["gain"], entry["prompts_per_step"], entry["share_touched"]) == (2.5, 40.0, 0.5)
+    assert "gradient_variance" not in entry
+    uniform = result["arms"]["uniform"]
+    assert (uniform["gain"], uniform["prompts_per_step"]) == (1.0, None)
+    small, heart = result["notes"]
+    assert small == "the pool is small"
+    assert heart.startswith("adaptive: memorising a small pool")
+    assert "fell by 0.015" in heart
     json.dumps(result, allow_nan=False)
 
 

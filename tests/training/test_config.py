@@ -12,12 +12,30 @@ def test_defaults_are_valid_and_round_trip():
     assert config.with_arm("vip", 3).least == 3
 
 
+def test_only_some_arms_choose():
+    config = TrainConfig(prompts_per_step=8)
+    assert (config.goal, config.num_candidates) == ("progress", 24)
+    for arm in ("uniform", "vip"):
+        other = config.with_arm(arm, 0)
+        assert (other.goal, other.chooses, other.num_candidates) == ("variance", False, 8)
+    split = TrainConfig(prompts_per_step=8, objective="variance")
+    assert (split.chooses, split.num_candidates) == (False, 8)
+
+
+def test_runs_from_before_there_was_an_objective_had_variance():
+    values = TrainConfig().to_dict()
+    del values["objective"], values["candidates"]
+    assert TrainConfig.from_dict(values) == TrainConfig(objective="variance", candidates=1)
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"arm": "best"}, "arm is 'best', but must be one of"),
         ({"estimator": "ppo"}, "estimator"),
         ({"pool": "easy"}, "pool"),
+        ({"objective": "speed"}, "objective is 'speed'"),
+        ({"candidates": 0}, "candidates is 0"),
         ({"steps": 0}, "steps is 0, but must be at least 1"),
         ({"rollouts_per_prompt": 1}, "at least 2"),
         ({"lower": 1}, "lower is 1"),

@@ -11,13 +11,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from apportion.embedded.model import checkpoint_path
+from apportion.embedded.exact import exact_success
+from apportion.embedded.loop import train_loop
+from apportion.embedded.model import checkpoint_path, load
 from apportion.embedded.pools import pool
+from apportion.embedding import TextEmbedding
 from apportion.errors import InvalidInputError, RunFolderError
+from apportion.gain import Progress
+from apportion.prompt_key import prompt_key
 from apportion.run_log import lock_folder, read_groups, read_lines
 from apportion.training import compare
+from apportion.training.arms import allocator_of, prompts_of
 from apportion.training.config import TrainConfig
 from apportion.training.run import last_checkpoint, run, start_of
+from apportion.training.task import load_task
+from apportion.types import Forecast
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
@@ -44,12 +52,24 @@ def logged(folder):
     )
 
 
+SPLIT = replace(SMALL, objective="variance", candidates=1)
+"""The same run, with the budget split over the batch."""
+
+
+def finished(folder, config):
+    seen = []
+    summary = run(config, folder, on_step=lambda done, values: seen.append((done, values)))
+    return folder, summary, seen
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("whole")
-    seen = []
-    summary = run(SMALL, folder, on_step=lambda done, values: seen.append((done, values)))
-    return folder, summary, seen
+    return finished(tmp_path_factory.mktemp("whole"), SPLIT)
+
+
+@pytest.fixture(scope="module")
+def chosen(tmp_path_factory):
+    return finished(tmp_path_factory.mktemp("chosen"), replace(SMALL, arm="oracle"))
 
 
 def test_a_run_is_exactly_on_budget_and_summarised(whole):
@@ -69,9 +89,124 @@ def test_a_run_is_exactly_on_budget_and_summarised(whole):
     json.dumps(summary, allow_nan=False)
 
 
+def test_a_run_that_chooses_is_on_budget_and_summarised(chosen):
+    folder, summary, seen = chosen
+    assert summary["num_rollouts"] == summary["budget"] == 12 * 4 * 6
+    groups, batches = read_groups(folder), read_lines(folder / "batches.jsonl")
+    assert [step["num_requested"].sum() for _, step in groups.group_by("step")] == [48] * 6
+    assert groups["num_requested"].min() >= 2
+    sizes = [len(step) for _, step in groups.group_by("step", maintain_order=True)]
+    assert max(sizes) < 12
+    assert [len(batch["success"]) for batch in batches] == sizes
+    assert [len(batch["even_success"]) for batch in batches] == [12] * 6
+    assert summary["prompts_per_step"] == pytest.approx(np.mean(sizes))
+    assert summary["share_touched"] == groups["prompt"].n_unique() / 2000
+    assert summary["gradient_variance"] is None
+    assert summary["expected_variance"] is None
+    ours = even = 0.0
+    for batch, (_, step) in zip(batches, groups.group_by("step", maintain_order=True), strict=True):
+        truth = Progress.of(Forecast.of_success(batch["success"]))
+        ours += truth.value(step["num_requested"].to_numpy()).sum()
+        even += Progress.of(Forecast.of_success(batch["even_success"])).value(np.full(12, 4)).sum()
+    assert summary["gain"]["against_uniform"] == pytest.approx(ours / even)
+    assert summary["gain"]["against_uniform"] > 1.5
+    assert summary["expected_gain"] > 1.5
+    assert all(values["num_prompts"] == size for (_, values), size in zip(seen, sizes, strict=True))
+    json.dumps(summary, allow_nan=False)
+
+
+def test_a_pool_smaller_than_the_candidates_is_told_of(tmp_path, monkeypatch):
+    problems = pool("bimodal")
+    few = replace(
+        problems,
+        prompts=problems.prompts[:20],
+        answers=problems.answers[:20],
+        cells=problems.cells[:20],
+        success_Q=problems.success_Q[:20],
+    )
+    real = {"bimodal": few, "held_out": few}
+    monkeypatch.setattr("apportion.embedded.pools.pool", real.__getitem__)
+    summary = run(replace(SMALL, arm="oracle", steps=2), tmp_path)
+    assert summary["notes"] == [
+        "3 x 12 = 36 candidates were asked for, but there are 20 prompts: every step chose from "
+        "all of them."
+    ]
+    assert summary["num_rollouts"] == 96
+
+
+def test_the_plain_loop_chooses_the_same(tmp_path):
+    """Same candidates, same forecasts: the same prompts and counts on the first step."""
+    problems = list(pool("bimodal").problems)
+    prior = tmp_path / "prior.csv"
+    rates = [f'"{q.prompt}",{(i * 37 % 100) / 100},8' for i, q in enumerate(problems)]
+    prior.write_text("\n".join(["prompt,success,num_rollouts", *rates]) + "\n")
+    for arm in ("oracle", "adaptive"):
+        config = replace(SMALL, arm=arm, steps=1, prior=str(prior))
+        folder = tmp_path / arm
+        run(config, folder)
+        step = loop_step(config, problems)
+        is_sampled = step.num_rollouts_B > 0
+        keys = [prompt_key(problems[row].prompt) for row in step.row_B[is_sampled]]
+        groups = read_groups(folder)
+        assert groups["prompt"].to_list() == keys
+        assert groups["num_requested"].to_list() == step.num_rollouts_B[is_sampled].tolist()
+        assert len(keys) < 36
+        assert any(row >= 12 for row in np.flatnonzero(is_sampled))
+
+
+def loop_step(config, problems):
+    """Make one step of the plain loop with the allocator of the training arm."""
+    model, tokenizer = load()
+    task = load_task(config)
+    row_of = {prompt_key(q.prompt): q for q in problems}
+
+    def success_of(keys):
+        found = [row_of[str(key)] for key in keys]
+        return exact_success(model, tokenizer, [q.prompt for q in found], [q.answer for q in found])
+
+    embedding = TextEmbedding().fit([row["prompt"] for row in task.rows])
+    allocator = allocator_of(config, prompts_of(task.rows, embedding), success_of)
+    steps = []
+    train_loop(
+        model,
+        tokenizer,
+        problems,
+        allocator,
+        prompts_per_step=12,
+        rollouts_per_prompt=4,
+        candidates_per_step=config.num_candidates,
+        num_steps=1,
+        seed=config.seed,
+        evaluation={},
+        on_step=steps.append,
+    )
+    return steps[0]
+
+
+def test_a_run_from_before_there_was_an_objective_goes_on_as_it_was(whole, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(whole[0], folder)
+    shutil.rmtree(folder / "checkpoints" / "checkpoint-6")
+    kept = json.loads((folder / "run.json").read_text())
+    for name in ("objective", "candidates"):
+        del kept["config"]["train"][name]
+    (folder / "run.json").write_text(json.dumps(kept))
+    assert start_of(folder) == SPLIT
+    run(start_of(folder), folder, resume=True)
+    assert logged(folder) == logged(whole[0])
+
+
 def test_a_folder_is_not_trained_into_twice(whole):
     with pytest.raises(RunFolderError, match="already holds a run"):
-        run(SMALL, whole[0])
+        run(SPLIT, whole[0])
+
+
+def test_a_resumed_choice_equals_the_uninterrupted_one(chosen, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(chosen[0], folder)
+    shutil.rmtree(folder / "checkpoints" / "checkpoint-6")
+    run(start_of(folder), folder, resume=True)
+    assert logged(folder) == logged(chosen[0])
 
 
 @pytest.mark.parametrize("fail_at", [1, 3])
@@ -85,13 +220,13 @@ def test_a_resumed_run_equals_the_uninterrupted_one(whole, tmp_path, fail_at):
             raise KilledError
 
     with pytest.raises(KilledError):
-        run(SMALL, tmp_path / "run", on_step=fail)
+        run(SPLIT, tmp_path / "run", on_step=fail)
     # What a kill at that moment leaves behind: no checkpoint of the failing step.
     folder = tmp_path / "killed"
-    assert start_of(folder) == SMALL
+    assert start_of(folder) == SPLIT
     checkpoint = last_checkpoint(folder)
     assert (checkpoint is None) == (fail_at < 2)
-    summary = run(SMALL, folder, resume=True)
+    summary = run(SPLIT, folder, resume=True)
     assert summary["success"] == whole[1]["success"]
     assert logged(folder) == logged(whole[0])
 
@@ -103,7 +238,7 @@ def test_a_torn_checkpoint_is_passed_over(whole, tmp_path):
     assert newest.name == "checkpoint-6"
     (newest / "trainer_state.json").unlink()
     assert last_checkpoint(folder).name == "checkpoint-4"
-    summary = run(SMALL, folder, resume=True)
+    summary = run(SPLIT, folder, resume=True)
     assert summary["success"] == whole[1]["success"]
     assert logged(folder) == logged(whole[0])
 
@@ -114,7 +249,7 @@ def test_a_refused_resume_leaves_the_other_writer_alone(whole, tmp_path):
     shutil.rmtree(folder / "checkpoints")
     before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     with lock_folder(folder), pytest.raises(RunFolderError, match="another process"):
-        run(SMALL, folder, resume=True)
+        run(SPLIT, folder, resume=True)
     assert before == {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
@@ -129,9 +264,9 @@ def test_a_resume_that_fails_can_be_resumed(whole, tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr("apportion.training.run._load_model", fail)
         with pytest.raises(InvalidInputError, match="no model today"):
-            run(SMALL, folder, resume=True)
-    assert start_of(folder) == SMALL
-    assert run(SMALL, folder, resume=True)["success"] == whole[1]["success"]
+            run(SPLIT, folder, resume=True)
+    assert start_of(folder) == SPLIT
+    assert run(SPLIT, folder, resume=True)["success"] == whole[1]["success"]
     assert logged(folder) == logged(whole[0])
 
 
@@ -145,7 +280,7 @@ def test_the_uniform_arm_only_watches(tmp_path):
 
 
 def test_arms_of_a_seed_see_the_same_prompts(whole, tmp_path):
-    run(replace(SMALL, arm="oracle", steps=3), tmp_path)
+    run(replace(SPLIT, arm="oracle", steps=3), tmp_path)
     ours, theirs = read_groups(tmp_path), read_groups(whole[0])
     assert ours["prompt"].to_list() == theirs["prompt"].to_list()[: len(ours)]
     # The oracle forecasts exactly what the log then calls the truth.
@@ -259,7 +394,7 @@ def test_kill_9_at_random_moments_changes_nothing(whole, tmp_path):
     out = tmp_path / "run"
     command = [sys.executable, "-m", "apportion", "train", "--pool", "bimodal", "--out", str(out)]
     options = ["--prompts-per-step", "12", "--steps", "6", "--evaluations", "2", "--seed", "1"]
-    options += ["--save-every", "2"]
+    options += ["--save-every", "2", "--objective", "variance"]
     begun = False
     for attempt in range(12):
         arguments = ["--resume"] if begun else options

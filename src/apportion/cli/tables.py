@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from apportion.training.config import CHOOSING_ARMS, TrainConfig
 from apportion.training.task import K
 
 _SPLIT_NAMES = {"pool": "pool", "held_out": "held-out"}
@@ -65,37 +66,59 @@ def print_comparison(result: dict[str, Any], folder: Path) -> None:
             )
         console.print(table)
     _print_mechanism(console, result)
+    for note in result["notes"]:
+        console.print(note, highlight=False)
     data = config["dataset"] or f"pool {config['pool']}"
     console.print(
         f"{data}, n = {config['rollouts_per_prompt']}, "
-        f"{config['prompts_per_step']} prompts a step, learning rate {config['learning_rate']:g}, "
+        f"{config['prompts_per_step']} prompts a step{_choice(result)}, "
+        f"learning rate {config['learning_rate']:g}, "
         f"seeds {', '.join(map(str, result['seeds']))}; all runs in {folder}",
         highlight=False,
     )
 
 
 def _print_mechanism(console: Console, result: dict[str, Any]) -> None:
-    table = Table(title="what the rollouts bought", title_justify="left")
-    columns = ("arm", "groups with signal", "gradient variance / uniform", "forecast error")
-    for column in (*columns, "allocation time", "even steps"):
-        table.add_column(column, justify="left" if column == "arm" else "right")
+    bought = ("groups with signal", "gain / uniform", "variance / uniform")
+    table = _table("what the rollouts bought", *bought, "prompts a step", "pool sampled")
+    cost = _table("the allocator", "forecast error", "allocation time", "even steps")
     for arm, entry in result["arms"].items():
         variance = entry.get("gradient_variance")
         table.add_row(
             arm,
             f"{entry['share_with_signal']:.1%}",
+            _number(entry["gain"], ".2f"),
             f"{variance['against_uniform']:.3f}" if variance else "",
+            _number(entry["prompts_per_step"], ".0f"),
+            _number(entry["share_touched"], ".0%"),
+        )
+        cost.add_row(
+            arm,
             _number(entry["forecast_error"]["forecast"]),
             f"{entry['allocation_share']:.2%}",
             f"{entry['num_uniform_steps']:.0f}",
         )
     console.print(table)
+    console.print(
+        "gain: expected progress of a step over an even step's, variance: of the gradient; both by "
+        "the exact success",
+        highlight=False,
+    )
+    console.print(cost)
     error = next(iter(result["arms"].values()))["forecast_error"]
     console.print(
         f"forecast error of a moving average {_number(error['moving_average'])}, of ridge "
         f"regression {_number(error['ridge'])} (mean absolute, {_judged_by(result)})",
         highlight=False,
     )
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column("arm")
+    for column in columns:
+        table.add_column(column, justify="right")
+    return table
 
 
 def _lines(summary: dict[str, Any]) -> list[str]:
@@ -106,6 +129,9 @@ def _lines(summary: dict[str, Any]) -> list[str]:
         f"no signal   {1.0 - summary['share_with_signal']:.1%} of groups had equal rewards",
     ]
     is_even = summary["config"]["arm"] == "uniform"
+    config = TrainConfig.from_dict(summary["config"])
+    if config.chooses:
+        lines += _choice_lines(config, summary)
     expected, variance = summary["expected_variance"], summary["gradient_variance"]
     if expected is not None:
         whose = "adaptive rollouts would have had" if is_even else "the forecasts expected"
@@ -113,7 +139,8 @@ def _lines(summary: dict[str, Any]) -> list[str]:
     if variance:
         ours = "" if is_even else f"{variance['against_uniform']:.2f} by the exact success, "
         lines.append(f"            {ours}an oracle {variance['oracle_against_uniform']:.2f}")
-    against = "the exact success" if variance else "the observed means, noise included"
+    is_known = variance or summary["gain"]
+    against = "the exact success" if is_known else "the observed means, noise included"
     if error["forecast"] is not None:
         lines.append(
             f"forecast    mean error {error['forecast']:.3f} against {against} "
@@ -132,13 +159,38 @@ def _lines(summary: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _choice_lines(config: TrainConfig, summary: dict[str, Any]) -> list[str]:
+    """Say which prompts were chosen, and what that promised and was worth."""
+    touched = summary["share_touched"]
+    of_pool = "" if touched is None else f"; {touched:.0%} of the pool was sampled at least once"
+    lines = [
+        f"prompts     {summary['prompts_per_step']:.1f} a step, chosen for {config.goal} among "
+        f"{config.candidates} x {config.prompts_per_step}{of_pool}"
+    ]
+    parts = []
+    if summary["expected_gain"] is not None:
+        parts.append(f"the forecasts expected {summary['expected_gain']:.2f} times an even split's")
+    if summary["gain"] is not None:
+        parts.append(f"it was {summary['gain']['against_uniform']:.2f} by the exact success")
+    return [*lines, f"gain        {', '.join(parts)}"] if parts else lines
+
+
 def _judged_by(result: dict[str, Any]) -> str:
-    known = all("gradient_variance" in entry for entry in result["arms"].values())
+    entries = result["arms"].values()
+    known = all("gradient_variance" in entry or entry["gain"] is not None for entry in entries)
     return "against the exact success" if known else "against the observed means, noise included"
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"
+def _number(value: float | None, form: str = ".3f") -> str:
+    return "" if value is None else f"{value:{form}}"
+
+
+def _choice(result: dict[str, Any]) -> str:
+    config = result["config"]
+    if config["objective"] == "variance" or not set(result["arms"]) & set(CHOOSING_ARMS):
+        return ""
+    num = config["candidates"] * config["prompts_per_step"]
+    return f" (adaptive and oracle choose for {config['objective']} among {num})"
 
 
 def _at_k(values: dict[str, Any]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from contextlib import redirect_stdout
 from dataclasses import replace
@@ -13,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from apportion.allocator import OBJECTIVES
 from apportion.errors import InvalidInputError, RunFolderError, StateError
 from apportion.training import compare as comparing
 from apportion.training.config import (
@@ -87,8 +89,25 @@ def train_command(
             rich_help_panel=_SIZE,
         ),
     ] = _DEFAULTS.rollouts_per_prompt,
+    objective: Annotated[
+        str,
+        typer.Option(
+            help=f"Of the arms adaptive and oracle: {', '.join(OBJECTIVES)}. variance splits the "
+            "rollouts among the prompts of the step, the others choose prompts.",
+            rich_help_panel=_SIZE,
+        ),
+    ] = _DEFAULTS.objective,
+    candidates: Annotated[
+        str | None,
+        typer.Option(
+            help="Prompts to choose from, times the prompts of a step; "
+            f"{_DEFAULTS.candidates}x where prompts are chosen.",
+            rich_help_panel=_SIZE,
+        ),
+    ] = None,
     lower: Annotated[
-        int, typer.Option(help="Least rollouts a prompt.", rich_help_panel=_SIZE)
+        int,
+        typer.Option(help="Least rollouts a prompt that gets any.", rich_help_panel=_SIZE),
     ] = _DEFAULTS.lower,
     upper: Annotated[
         int | None,
@@ -209,6 +228,8 @@ def train_command(
         estimator=estimator,
         prompts_per_step=prompts_per_step,
         rollouts_per_prompt=rollouts_per_prompt,
+        objective=objective,
+        candidates=_times(candidates, objective),
         lower=lower,
         upper=upper,
         steps=steps,
@@ -284,6 +305,24 @@ def _compare(
         print_comparison(result, folder)
     if failures:
         raise typer.Exit(1)
+
+
+def _times(text: str | None, objective: str) -> int:
+    """Return how many times the prompts of a step are looked at, from ``3x`` or ``3``."""
+    if text is None:
+        return 1 if objective == "variance" else _DEFAULTS.candidates
+    if not (found := re.fullmatch(r"([0-9]{1,6})x?", text.strip())):
+        raise InvalidInputError(
+            f"candidates is {text!r}, but must be a whole number of times the prompts of a step, "
+            "such as 3x."
+        )
+    times = int(found[1])
+    if objective == "variance" and times > 1:
+        raise InvalidInputError(
+            f"candidates is {text}, but --objective variance chooses no prompts. Leave "
+            "--candidates out, or take --objective progress."
+        )
+    return times
 
 
 def _how_to_go_on(folder: Path) -> str:

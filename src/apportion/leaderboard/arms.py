@@ -29,8 +29,11 @@ MOPPS_CANDIDATES = 16
 UPPER_TIMES = 4
 """Most rollouts of a prompt over the mean, as in the trainers."""
 
+OTHER_RATE = "uniform_other_rate"
+"""Even rollouts at the learning rate that was not chosen: what of a share is the rate's doing."""
 PEERS = (
     "uniform",
+    OTHER_RATE,
     "dapo",
     "vip",
     "vip_code",
@@ -100,6 +103,7 @@ def arm_of(name: str, prompts: Prompts, success_of: SuccessOf, *, rollouts_per_p
         return Arm(decides=rule, belief=_watching(prompts), candidates=CANDIDATES)
     made: dict[str, Callable[[], Rule]] = {
         "uniform": lambda: peers.uniform,
+        OTHER_RATE: lambda: peers.uniform,
         "dapo": lambda: peers.dapo,
         "vip": lambda: peers.Vip(prompts),
         "vip_code": lambda: peers.VipCode(prompts),

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from apportion import validate
+from apportion.leaderboard.arms import OTHER_RATE
 from apportion.leaderboard.runs import Run
 
 TUNING_SEED = 1000
@@ -89,6 +90,7 @@ class Board:
                 budget=self.budget,
             )
             for schedule, pool, arm in product(self.schedules, self.pools, self.arms)
+            if arm != OTHER_RATE
             for rate in RATES[schedule]
         ]
 
@@ -98,10 +100,14 @@ class Board:
         for run in self.tuning():
             of_rate = ends.setdefault((run.arm, run.schedule), {})
             of_rate.setdefault(run.rate, []).append(read(run, self.out)["held_out_T"][-1])
-        return {
+        best = {
             key: max(of_rate, key=lambda rate: float(np.mean(of_rate[rate])))
             for key, of_rate in ends.items()
         }
+        for schedule in self.schedules:
+            slow, fast = RATES[schedule]
+            best[OTHER_RATE, schedule] = fast if best[BASE, schedule] == slow else slow
+        return best
 
     def paired(self) -> list[Run]:
         """Return the runs of all tables, seed by seed, so that pairs are complete early."""

@@ -204,7 +204,9 @@ learning rate is each arm's better one of two, by the mean over pools on another
 
 *Rollouts to uniform's end*: where an arm's mean curve first reaches the final held-out success of
 even rollouts, as a share of their rollouts, with a bootstrap interval over seeds; inf is never.
-Even rollouts may touch their own end before they get there, by noise: their own row says when.
+Even rollouts may touch their own end before they get there, by noise: their own row says when. A
+faster rate reaches a level sooner and may settle lower: *uniform_other_rate* says how much of a
+share is that.
 *best@{K}*, *worst@{K}*: chance that one, that each of {K} answers is right. *Gradient*: cosine of
 the estimated gradient with the exact one of the pool at a third and two thirds of the run, seeds 0
 and 1 at most; in brackets the exact gradient of the prompts that were taken, so how far the choice

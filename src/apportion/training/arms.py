@@ -17,6 +17,9 @@ from apportion.training.task import ID_COLUMN, PRIOR_COUNT, PRIOR_MEAN
 from apportion.types import Prompts
 from apportion.validate import FloatArray
 
+EXPLORATION = 0.1
+"""Share of the budget for candidates not sampled for longest; the oracle needs none."""
+
 SuccessOf = Callable[[Any], FloatArray]
 
 
@@ -25,7 +28,8 @@ def allocator_of(
 ) -> RolloutAllocator:
     """Make the allocator of an arm, with all prompts in its table.
 
-    ``uniform`` carries the allocator of ``adaptive``, which then only watches.
+    ``uniform`` carries the allocator that ``adaptive`` has for the objective "variance", which then
+    only watches.
 
     Args:
         config: the run.
@@ -48,6 +52,8 @@ def allocator_of(
         upper=config.most,
         reward_range=(config.reward_low, config.reward_high),
         do_no_harm=config.arm in ("uniform", "adaptive"),
+        objective=config.goal,
+        exploration=0.0 if config.arm == "oracle" else EXPLORATION,
     )
     allocator.add(prompts)
     return allocator

@@ -24,6 +24,7 @@ from apportion.errors import ApportionError, InvalidInputError, RunFolderError
 from apportion.run_log import lock_folder
 from apportion.state_file import replace_file
 from apportion.training.config import TrainConfig
+from apportion.training.memorising import memorising
 from apportion.training.summary import curve
 
 BASE = "uniform"
@@ -156,7 +157,8 @@ def compare(jobs: Sequence[Job]) -> dict[str, Any]:
     Returns:
         A dictionary ready for JSON: ``seeds``, ``budget`` and for each of ``arms`` the end success
         of each split, its paired difference to uniform, the share of uniform's rollouts that the
-        arm needs to uniform's final level, signal, variance, forecast error and time.
+        arm needs to uniform's final level, signal, gain, variance, forecast error and time; and
+        ``notes`` for people.
 
     Raises:
         InvalidInputError: no seed has all its arms.
@@ -181,7 +183,29 @@ def compare(jobs: Sequence[Job]) -> dict[str, Any]:
         "budget": summaries[arms[0]][0]["budget"],
         "config": summaries[arms[0]][0]["config"],
         "arms": {arm: _arm_entry(arm, summaries, curves, splits) for arm in arms},
+        "notes": _notes(summaries, curves),
     }
+
+
+def _notes(
+    summaries: dict[str, list[dict[str, Any]]],
+    curves: dict[tuple[str, str], list[tuple[Any, Any]]],
+) -> list[str]:
+    """Return what the runs' own notes say, each once, and which arms learn the pool by heart."""
+    notes: dict[str, None] = {}
+    for found in summaries.values():
+        for summary in found:
+            own = (note for note in summary["notes"] if note != summary.get("memorising"))
+            notes |= dict.fromkeys(own)
+    for arm in summaries:
+        if (arm, "pool") in curves and (arm, "held_out") in curves:
+            pool_T, held_out_T = (
+                np.mean([reward_T for _, reward_T in curves[arm, split]], axis=0).tolist()
+                for split in ("pool", "held_out")
+            )
+            if sentence := memorising(pool_T, held_out_T):
+                notes[f"{arm}: {sentence}"] = None
+    return list(notes)
 
 
 def _arm_entry(
@@ -216,6 +240,11 @@ def _arm_entry(
         name: _mean(summary["forecast_error"][name] for summary in ours)
         for name in ours[0]["forecast_error"]
     }
+    # Summaries written before prompts were chosen lack these.
+    for name in ("prompts_per_step", "share_touched"):
+        entry[name] = _mean(summary.get(name) for summary in ours)
+    gains = [summary.get("gain") for summary in ours]
+    entry["gain"] = _mean(gain["against_uniform"] if gain else None for gain in gains)
     if ours[0]["gradient_variance"] is not None:
         entry["gradient_variance"] = {
             name: _mean(summary["gradient_variance"][name] for summary in ours)

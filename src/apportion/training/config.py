@@ -6,11 +6,14 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from apportion import validate
+from apportion.allocator import OBJECTIVES
 from apportion.errors import InvalidInputError, StateError
 
 ARMS = ("uniform", "adaptive", "vip", "oracle")
 ESTIMATORS = ("dr_grpo", "rloo", "grpo")
 POOLS = ("mixed", "hard", "bimodal")
+CHOOSING_ARMS = ("adaptive", "oracle")
+"""Arms that follow the objective of the run; the others give every prompt of the batch rollouts."""
 EMBEDDED_LEARNING_RATE = 2e-4
 OWN_LEARNING_RATE = 1e-6
 _LARGEST_SEED = 2**32 - 1
@@ -38,6 +41,9 @@ class TrainConfig:
         estimator: ``dr_grpo``, ``rloo`` or ``grpo``.
         prompts_per_step: B_p, prompts of one step.
         rollouts_per_prompt: n, mean rollouts a prompt; the budget of a step is B_p n.
+        objective: of the arms adaptive and oracle: ``variance`` splits the budget over the batch,
+            ``progress`` and ``coverage`` choose prompts, see `apportion.gain`.
+        candidates: prompts to choose from, in multiples of B_p; read where prompts are chosen.
         lower: least rollouts a prompt.
         upper: most rollouts a prompt; 4 n if None.
         steps: M, update steps.
@@ -65,6 +71,8 @@ class TrainConfig:
     estimator: str = "dr_grpo"
     prompts_per_step: int = 64
     rollouts_per_prompt: int = 4
+    objective: str = "progress"
+    candidates: int = 3
     lower: int = 2
     upper: int | None = None
     steps: int = 60
@@ -83,9 +91,11 @@ class TrainConfig:
         validate.choice("arm", self.arm, ARMS)
         validate.choice("estimator", self.estimator, ESTIMATORS)
         validate.choice("pool", self.pool, POOLS)
+        validate.choice("objective", self.objective, OBJECTIVES)
         for name, least in (
             ("prompts_per_step", 1),
             ("rollouts_per_prompt", 2),
+            ("candidates", 1),
             ("lower", 2),
             ("steps", 1),
             ("max_tokens", 1),
@@ -127,6 +137,21 @@ class TrainConfig:
         return self.model is None and self.dataset is None
 
     @property
+    def goal(self) -> str:
+        """The objective of this arm's allocator."""
+        return self.objective if self.arm in CHOOSING_ARMS else "variance"
+
+    @property
+    def chooses(self) -> bool:
+        """Whether this arm leaves prompts out."""
+        return self.goal != "variance"
+
+    @property
+    def num_candidates(self) -> int:
+        """Prompts that a step of this arm chooses from, if the pool has so many."""
+        return self.prompts_per_step * (self.candidates if self.chooses else 1)
+
+    @property
     def least(self) -> int:
         """Least rollouts a prompt in this arm."""
         return max(self.lower, VIP_LOWER) if self.arm == "vip" else self.lower
@@ -146,13 +171,14 @@ class TrainConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> TrainConfig:
-        """Restore what `to_dict` returned.
+        """Restore what `to_dict` returned; runs from before there was an objective had "variance".
 
         Raises:
             StateError: a field is unknown, so the run belongs to another version.
         """
         if not isinstance(values, dict):
             raise StateError("The saved configuration of the run is damaged.")
+        values = {"objective": "variance", "candidates": 1, **values}
         unknown = sorted(set(values) - {field.name for field in fields(cls)})
         if unknown:
             raise StateError(

@@ -89,7 +89,9 @@ def run(
         raise Stopped(f"stopped after step {trainer.state.global_step} of {config.steps}")
     text_of = task.text_of()
     return summary.summarise(
-        folder, lambda keys: embedding.transform([text_of[key] for key in keys]), task.notes
+        folder,
+        lambda keys: embedding.transform([text_of[key] for key in keys]),
+        [*task.notes, *watch.notes],
     )
 
 
@@ -142,14 +144,20 @@ def _trainer(watch: Watch, embedding: TextEmbedding) -> Any:
     prompts = prompts_of(task.rows, embedding)
     trainer_class = AdaptiveRLOOTrainer if config.estimator == "rloo" else AdaptiveGRPOTrainer
     model, tokenizer = _load_model(task, is_embedded=config.is_embedded)
+    pool = Dataset.from_list(task.rows)
+
+    def extra_rows(step: int, heads: Any) -> list[Any]:
+        return [pool[row] for row in watch.candidates(step)[len(heads) :].tolist()]
+
     trainer = trainer_class(
         model=model,
         processing_class=tokenizer,
         reward_funcs=task.reward,
         args=_arguments(config, watch.folder),
-        train_dataset=Dataset.from_list([task.rows[row] for row in watch.order]),
+        train_dataset=pool.select(watch.order),
         callbacks=[watch.callback()],
         allocator=allocator_of(config, prompts, watch.success_of if task.is_exact else None),
+        extra_rows=extra_rows if config.chooses else None,
     )
     watch.trainer, watch.prompts = trainer, prompts
     trainer.remove_callback(_printer())
@@ -166,6 +174,8 @@ def _arguments(config: TrainConfig, folder: Path) -> Any:
     common: dict[str, Any] = {
         "output_dir": str(folder / "checkpoints"),
         "allocator_mode": mode_of(config),
+        "objective": config.goal,
+        "candidates": config.candidates if config.chooses else 1,
         "lower": config.least,
         "upper": config.most,
         "prompt_key_column": ID_COLUMN,

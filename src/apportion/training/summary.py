@@ -13,11 +13,13 @@ import numpy as np
 
 from apportion import metrics
 from apportion.allocation import allocate
+from apportion.gain import Progress
 from apportion.gradient_variance import law_for
 from apportion.predictor import MovingAverage, Predictor, Ridge
 from apportion.run_log import read_config, read_groups, read_lines
 from apportion.state_file import replace_file
 from apportion.training.config import TrainConfig
+from apportion.training.memorising import memorising
 from apportion.training.task import K, Measured
 from apportion.types import Forecast, Outcomes, Prompts
 from apportion.validate import FloatArray, IntArray
@@ -27,11 +29,19 @@ Features = Callable[[list[str]], FloatArray]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepGroups:
-    """The groups of one step, with the exact success of their prompts where it is known."""
+    """The groups of one step, with the exact success of their prompts where it is known.
+
+    Attributes:
+        outcomes: of the B prompts that were sampled.
+        forecast_mean_B: their forecasts.
+        success_B: their exact success.
+        even_success_A: exact success of the prompts that an even step would have sampled.
+    """
 
     outcomes: Outcomes
     forecast_mean_B: FloatArray
     success_B: FloatArray | None
+    even_success_A: FloatArray | None
 
     @property
     def target_B(self) -> FloatArray:
@@ -61,6 +71,8 @@ def summarise(
     evaluations = read_lines(path / "evaluations.jsonl")
     steps = list(logged_steps(path, config.reward_low, config.reward_high))
     lines = read_lines(path / "steps.jsonl")
+    pool_T, held_out_T = (curve(path, split)[1].tolist() for split in ("pool", "held_out"))
+    memorised = memorising(pool_T, held_out_T)
     summary = {
         "config": config.to_dict(),
         "success": _success(evaluations),
@@ -68,11 +80,16 @@ def summarise(
         "num_rollouts": int(sum(step.outcomes.num_requested_B.sum() for step in steps)),
         "budget": config.budget,
         "share_with_signal": _share_with_signal(steps),
-        "gradient_variance": _variance(config, steps),
-        "expected_variance": _expected_variance(lines),
+        "prompts_per_step": _mean(np.array([float(len(step.outcomes)) for step in steps])),
+        "share_touched": _last(lines, "share_touched"),
+        "gain": _gain(config, steps),
+        "expected_gain": _expected(lines, "gain_ratio", np.median),
+        "gradient_variance": None if config.chooses else _variance(config, steps),
+        "expected_variance": _expected(lines, "variance_ratio", np.mean),
         "forecast_error": _forecast_errors(steps, features),
         "num_uniform_steps": sum(bool(row.get("fallback")) for row in lines),
-        "notes": list(notes),
+        "memorising": memorised,
+        "notes": [*notes, *([memorised] if memorised else [])],
         "seconds": _seconds(lines, read_lines(path / "batches.jsonl")),
     }
     replace_file(path / "summary.json", json.dumps(summary, indent=2).encode() + b"\n")
@@ -125,7 +142,7 @@ def logged_steps(folder: Path, low: float = 0.0, high: float = 1.0) -> Iterable[
         high: highest possible reward.
     """
     batches = read_lines(folder / "batches.jsonl")
-    success = {row["step"]: row.get("success") for row in batches}
+    batch_of = {row["step"]: row for row in batches}
     groups = read_groups(folder)
     for (step,), table in groups.group_by("step", maintain_order=True):
         column = {name: table[name].to_numpy() for name in table.columns}
@@ -143,11 +160,14 @@ def logged_steps(folder: Path, low: float = 0.0, high: float = 1.0) -> Iterable[
             step=int(step),
             policy_step_B=column["policy_step"],
         )
-        known = success.get(step)
+        batch = batch_of.get(step, {})
+        known = batch.get("success")
+        even = batch.get("even_success", known)
         yield StepGroups(
             outcomes=outcomes,
             forecast_mean_B=column["forecast_mean"].astype(np.float64),
             success_B=None if known is None else np.array(known),
+            even_success_A=None if even is None else np.array(even),
         )
 
 
@@ -183,11 +203,36 @@ def _variance(config: TrainConfig, steps: list[StepGroups]) -> dict[str, float] 
     return {"against_uniform": ours / uniform, "oracle_against_uniform": oracle / uniform}
 
 
-def _expected_variance(lines: list[dict[str, Any]]) -> float | None:
-    """Variance against an even split's, as forecast before each step; in shadow, as it would be."""
-    names = ("variance_ratio", "shadow_variance_ratio")
-    ratios = [line[name] for line in lines for name in names if line.get(name) is not None]
-    return float(np.mean(ratios)) if ratios else None
+def _gain(config: TrainConfig, steps: list[StepGroups]) -> dict[str, float] | None:
+    """Progress under the exact success (`apportion.gain.Progress`), over an even step's."""
+    ours = even = 0.0
+    for step in steps:
+        if step.success_B is None or step.even_success_A is None:
+            return None
+        num_A = np.full(len(step.even_success_A), config.rollouts_per_prompt)
+        ours += _progress(step.success_B, step.outcomes.num_requested_B)
+        even += _progress(step.even_success_A, num_A)
+    return {"against_uniform": ours / even} if even > 0.0 else None
+
+
+def _progress(success_B: FloatArray, num_B: IntArray) -> float:
+    truth = Forecast.of_success(np.clip(success_B, 0.0, 1.0))
+    return float(Progress.of(truth).value(num_B).sum())
+
+
+def _expected(
+    lines: list[dict[str, Any]], name: str, average: Callable[[list[float]], Any]
+) -> float | None:
+    """Average a ratio to an even split, as forecast before each step; in shadow, as it would be."""
+    names = (name, f"shadow_{name}")
+    ratios = [line[key] for line in lines for key in names if line.get(key) is not None]
+    return float(average(ratios)) if ratios else None
+
+
+def _last(lines: list[dict[str, Any]], name: str) -> float | None:
+    """Return the last value of a name that the steps log."""
+    found = [line[name] for line in lines if line.get(name) is not None]
+    return found[-1] if found else None
 
 
 def _forecast_errors(steps: list[StepGroups], features: Features) -> dict[str, float | None]:

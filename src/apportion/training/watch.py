@@ -11,13 +11,13 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from apportion.prompt_stream import prompt_stream
+from apportion.prompt_stream import candidates, prompt_stream
 from apportion.run_log import RunLog
 from apportion.training import summary
 from apportion.training.config import TrainConfig
 from apportion.training.task import ID_COLUMN, Measured, Task
 from apportion.types import Prompts
-from apportion.validate import FloatArray
+from apportion.validate import FloatArray, IntArray
 
 OnStep = Callable[[int, dict[str, Any]], None]
 
@@ -46,10 +46,28 @@ class Watch:
         self.stopped = False
         self._on_step = on_step
         self._row_of = {row[ID_COLUMN]: row for row in task.rows}
-        self._batch: dict[str, Any] = {}
+        self._success_of: dict[str, float] = {}
         self._started = 0.0
         times = np.linspace(0, config.steps, config.num_evaluations + 1)
         self._due = set(np.round(times).astype(int).tolist())
+
+    @property
+    def notes(self) -> list[str]:
+        """What the user should know about the choice of prompts."""
+        config, size = self.config, len(self.task.rows)
+        if config.num_candidates <= size:
+            return []
+        return [
+            f"{config.candidates} x {config.prompts_per_step} = {config.num_candidates} candidates "
+            f"were asked for, but there are {size} prompts: every step chose from all of them."
+        ]
+
+    def candidates(self, step: int) -> IntArray:
+        """Return the rows that a step chooses from, those of the even batch first."""
+        size, num_prompts = self.config.prompts_per_step, len(self.task.rows)
+        batch_B = self.order[step * size : (step + 1) * size]
+        num = min(self.config.num_candidates, num_prompts)
+        return candidates(batch_B, num_prompts, num, seed=self.config.seed, step=step)
 
     def callback(self) -> Any:
         """Return the trainer callback that drives this watch."""
@@ -87,6 +105,8 @@ class Watch:
 
     def success_of(self, keys: Any) -> FloatArray:
         """Return the exact success of prompts, by key, under the policy as it stands."""
+        if all(str(key) in self._success_of for key in keys):
+            return np.array([self._success_of[str(key)] for key in keys])
         return self.measure([self._row_of[str(key)] for key in keys]).success_Q
 
     def measure(self, rows: list[dict[str, Any]]) -> Measured:
@@ -96,22 +116,37 @@ class Watch:
         return self.task.measure(model, trainer.processing_class, rows)
 
     def before(self, step: int) -> None:
-        """Note what the exact success is before a step samples."""
-        self._batch = {}
+        """Note what the exact success of the candidates is before a step samples."""
         if self.task.is_exact:
-            size = self.config.prompts_per_step
-            rows = [self.task.rows[i] for i in self.order[step * size : (step + 1) * size]]
-            self._batch["success"] = self.measure(rows).success_Q.tolist()
+            rows = [self.task.rows[i] for i in self.candidates(step)]
+            success_B = self.measure(rows).success_Q.tolist()
+            keys = [row[ID_COLUMN] for row in rows]
+            self._success_of = dict(zip(keys, success_B, strict=True))
         self._started = time.perf_counter()
 
     def after(self, num_steps: int) -> None:
         """Log a step that was finished, evaluate if it is time, show progress."""
-        self._batch["seconds"] = time.perf_counter() - self._started
-        self._log().log_batch(num_steps - 1, self._batch)
+        seconds = time.perf_counter() - self._started
+        self._log().log_batch(
+            num_steps - 1, {**self._known_success(num_steps - 1), "seconds": seconds}
+        )
+        self._success_of = {}
         if num_steps in self._due:
             self.evaluate(num_steps)
         if self._on_step is not None:
             self._on_step(num_steps, self.trainer.planner.last_values)
+
+    def _known_success(self, step: int) -> dict[str, Any]:
+        """Return the exact success of what was sampled, and of what an even step would have."""
+        if not self.task.is_exact:
+            return {}
+        sampled = self.trainer.planner.sampled.id_B.tolist()
+        known = {"success": [self._success_of[key] for key in sampled]}
+        if self.config.chooses:
+            even = self.candidates(step)[: self.config.prompts_per_step]
+            keys = [self.task.rows[i][ID_COLUMN] for i in even]
+            known["even_success"] = [self._success_of[key] for key in keys]
+        return known
 
     def evaluate(self, step: int) -> None:
         """Measure success on every split; samples only at the start and at the end."""

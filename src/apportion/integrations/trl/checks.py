@@ -11,12 +11,13 @@ from .config import AdaptiveRolloutConfig, check_bounds
 from .rows import check_group_column
 
 
-def check_setup(trainer: Any, allocator: Any | None) -> None:
+def check_setup(trainer: Any, allocator: Any | None, extra_rows: Any | None = None) -> None:
     """Raise on settings that cannot work together; warn of those that have no effect.
 
     Raises:
         InvalidInputError: the configuration lacks our fields, the allocator's own bounds leave no
-            split, or the loss runs in a fused kernel that cannot weight its rows.
+            split, it does not choose prompts though there are candidates, or the loss runs in a
+            fused kernel that cannot weight its rows.
     """
     args: Any = trainer.args
     if not isinstance(trainer.args, AdaptiveRolloutConfig):
@@ -32,10 +33,18 @@ def check_setup(trainer: Any, allocator: Any | None) -> None:
             "use_liger_kernel is True, but this TRL release computes the loss in a fused kernel "
             "that weights neither tokens nor KL by prompt. Set it to False, or upgrade TRL."
         )
-    if allocator is None:
-        return
     if args.allocator_mode == "uniform":
-        _warn('allocator_mode is "uniform", so the allocator is not used.')
+        if allocator is not None:
+            _warn('allocator_mode is "uniform", so the allocator is not used.')
+        return
+    chooses = args.goal != "variance" if allocator is None else _chooses(allocator)
+    if not chooses and (args.candidates > 1 or extra_rows is not None):
+        raise InvalidInputError(
+            f"There are prompts to choose from (candidates {args.candidates}"
+            f"{' and extra_rows' if extra_rows is not None else ''}), but the allocator gives "
+            'every prompt rollouts. Set its objective to "progress", or candidates to 1.'
+        )
+    if allocator is None:
         return
     lower = getattr(allocator, "lower", args.lower)
     upper = getattr(allocator, "upper", args.upper)
@@ -50,16 +59,28 @@ def check_setup(trainer: Any, allocator: Any | None) -> None:
             f"reward_low {args.reward_low:g} and reward_high {args.reward_high:g} are ignored: the "
             f"allocator brings its own range {own_range}."
         )
+    for name, default in (("objective", None), ("exploration", 0.1)):
+        wanted, own = getattr(args, name), getattr(allocator, name, None)
+        if own is not None and wanted not in (default, own):
+            _warn(f"{name} {wanted} is ignored: the allocator brings its own ({own}).")
     batch = args.generation_batch_size
     check_bounds(lower, batch if upper is None else upper, args.num_generations, batch)
 
 
-def check_dataset(args: Any, dataset: Any) -> None:
+def check_dataset(args: Any, dataset: Any, *, draws: bool = False) -> None:
     """Raise if a column that the configuration names is not there, or one would be overwritten.
 
+    Args:
+        args: a configuration with the fields of `AdaptiveRolloutConfig`.
+        dataset: the training set.
+        draws: whether candidates are drawn from it.
+
     Raises:
-        InvalidInputError: names the missing column and those there are, or the one to rename.
+        InvalidInputError: names the missing column and those there are, or the one to rename; or
+            the data set has too few prompts to draw candidates from, or no length.
     """
+    if draws:
+        _check_size(args, dataset)
     present = getattr(dataset, "column_names", None)
     if present is None:
         return
@@ -78,9 +99,32 @@ def check_dataset(args: Any, dataset: Any) -> None:
         )
 
 
+def _chooses(allocator: Any) -> bool:
+    return bool(getattr(allocator, "chooses", False))
+
+
+def _check_size(args: Any, dataset: Any) -> None:
+    num_prompts = args.generation_batch_size // args.num_generations
+    try:
+        size = len(dataset)
+    except TypeError as error:
+        raise InvalidInputError(
+            f"candidates is {args.candidates}, but the training set is a stream, of which no "
+            "further rows can be drawn. Give one with a length, or set candidates to 1 and choose "
+            'within the batch: objective="progress" and a small num_generations.'
+        ) from error
+    if size < args.candidates * num_prompts:
+        raise InvalidInputError(
+            f"candidates is {args.candidates}, so a batch of {num_prompts} prompts chooses from "
+            f"{args.candidates * num_prompts}, but the data set has {size} rows. Lower candidates "
+            "or the batch, or give more prompts."
+        )
+
+
 def described(trainer: Any) -> dict[str, Any]:
     """Return what defines the run, for ``run.json``; numbers are counted as apportion does."""
     args = trainer.args
+    allocator = None if trainer.planner is None else trainer.planner.allocator
     rollouts_per_step = (
         args.per_device_train_batch_size
         * trainer.accelerator.num_processes
@@ -88,6 +132,7 @@ def described(trainer: Any) -> dict[str, Any]:
     )
     names = (
         *("allocator_mode", "lower", "weighting", "reward_low", "reward_high", "seed"),
+        *("candidates", "exploration"),
         *("learning_rate", "loss_type", "scale_rewards", "beta", "num_iterations", "temperature"),
         *("max_completion_length", "steps_per_generation"),
     )
@@ -98,6 +143,7 @@ def described(trainer: Any) -> dict[str, Any]:
         "prompts_per_step": rollouts_per_step / args.num_generations,
         "num_steps": trainer.state.max_steps,
         "upper": args.most,
+        "objective": getattr(allocator, "objective", args.goal),
         **{name: getattr(args, name, None) for name in names},
     }
 

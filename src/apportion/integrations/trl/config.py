@@ -9,6 +9,7 @@ from typing import Any
 from trl import GRPOConfig, RLOOConfig
 
 from apportion import validate
+from apportion.allocator import OBJECTIVES
 from apportion.errors import InvalidInputError
 
 MODES = ("adaptive", "shadow", "uniform")
@@ -21,7 +22,7 @@ class AdaptiveRolloutConfig:
 
     ``num_generations`` keeps its meaning as the mean group size G: the ``B =
     generation_batch_size`` rollouts of a batch belong to ``Q = B / G`` prompts, and the allocator
-    splits exactly B among them.
+    splits exactly B among them, or among the best of ``candidates * Q`` prompts.
     """
 
     allocator_mode: str = field(
@@ -39,6 +40,30 @@ class AdaptiveRolloutConfig:
         default=None,
         metadata={
             "help": "Most rollouts a prompt of the batch gets. Defaults to 4 times num_generations."
+        },
+    )
+    candidates: int = field(
+        default=1,
+        metadata={
+            "help": "Prompts to choose from, in multiples of the prompts of an even batch: with 3, "
+            "two more for each are drawn from the data set, and rollouts go to the best of them. "
+            "Needs a data set with a length."
+        },
+    )
+    objective: str | None = field(
+        default=None,
+        metadata={
+            "help": "'variance' gives every prompt of the batch rollouts, such that the gradient "
+            "is least noisy; 'progress' and 'coverage' leave prompts out, see the documentation. "
+            "Defaults to 'progress' if candidates is more than 1, else to 'variance'.",
+            "choices": list(OBJECTIVES),
+        },
+    )
+    exploration: float = field(
+        default=0.1,
+        metadata={
+            "help": "Share of the rollouts that go to the candidates not sampled for longest, "
+            "where prompts are chosen."
         },
     )
     weighting: str = field(
@@ -95,6 +120,7 @@ class AdaptiveRolloutConfig:
                 f"reward_low is {self.reward_low:g} and reward_high {self.reward_high:g}, but the "
                 "first must be below the second."
             )
+        self._check_choice()
         batch: Any = self
         check_bounds(self.lower, self.most, batch.num_generations, batch.generation_batch_size)
         if self.allocator_mode == "adaptive":
@@ -108,6 +134,28 @@ class AdaptiveRolloutConfig:
         if self.upper is not None:
             return self.upper
         return DEFAULT_UPPER_TIMES * int(trl_fields.num_generations)
+
+    @property
+    def goal(self) -> str:
+        """`objective`, or its default."""
+        if self.objective is not None:
+            return self.objective
+        return "progress" if self.candidates > 1 else "variance"
+
+    def _check_choice(self) -> None:
+        """Raise if the settings of choosing prompts are out of range or contradict one another."""
+        validate.whole_number("candidates", self.candidates, at_least=1)
+        validate.choice("objective", self.goal, OBJECTIVES)
+        if not 0.0 <= validate.number("exploration", self.exploration) < 1.0:
+            raise InvalidInputError(
+                f"exploration is {self.exploration:g}, but must be a share of the rollouts in "
+                "[0, 1)."
+            )
+        if self.candidates > 1 and self.goal == "variance":
+            raise InvalidInputError(
+                f"candidates is {self.candidates}, but the objective 'variance' gives every prompt "
+                "of the batch its share. Choose 'progress' or 'coverage', or set candidates to 1."
+            )
 
 
 @dataclass
@@ -175,13 +223,13 @@ def _doubts(args: Any) -> list[str]:
     """Name every setting that makes no sense together with unequal groups."""
     num_prompts = args.generation_batch_size // args.num_generations
     said = []
-    if num_prompts == 1:
+    if num_prompts * args.candidates == 1:
         said.append(
             f"The generation batch of {args.generation_batch_size} rollouts holds one prompt of "
             f"{args.num_generations}: there is nothing to allocate. Raise "
             "per_device_train_batch_size, gradient_accumulation_steps or generation_batch_size."
         )
-    elif args.lower == args.num_generations or args.most == args.num_generations:
+    elif args.goal == "variance" and args.num_generations in (args.lower, args.most):
         said.append(
             f"With num_generations {args.num_generations} between lower {args.lower} and upper "
             f"{args.most} every prompt gets the same: there is nothing to allocate. Raise "

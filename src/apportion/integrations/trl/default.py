@@ -36,6 +36,8 @@ def default_allocator(
         "lower": args.lower,
         "upper": args.most,
         "reward_range": (args.reward_low, args.reward_high),
+        "objective": args.goal,
+        "exploration": args.exploration,
     }
     named = (args.prompt_key_column, args.prior_mean_column, args.prior_count_column)
     rows = sampled_rows(dataset, [column for column in named if column is not None])

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import pickle
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -28,6 +28,7 @@ from trl import RLOOTrainer
 from apportion.errors import FormulaDriftError, InvalidInputError
 from apportion.state_file import load_state, save_state
 
+from .candidates import DrawnRows, ExtraRows
 from .checks import check_dataset, check_setup, described
 from .default import default_allocator
 from .formula import NONE_IS_UNSCORED, Formula, GRPOFormula, RLOOFormula
@@ -69,18 +70,37 @@ class AdaptiveRolloutMixin:
 
     Args:
         *args: the trainer's own arguments.
-        allocator: decides how many rollouts each prompt gets, e.g. a `RolloutAllocator`. By default
-            a Gaussian process over the words of the prompts. Used on the first process only.
+        allocator: decides how many rollouts each prompt gets, e.g. a `RolloutAllocator`; the
+            default one is described in the documentation. Used on the first process only.
+        extra_rows: ``extra_rows(step, heads)`` returns the rows to choose from besides the heads of
+            the batch, in place of those that ``candidates`` draws from the training set. Called
+            on the first process only.
         **kwargs: the trainer's own arguments.
 
     Raises:
         InvalidInputError: the settings leave nothing that could work; the message says what would.
     """
 
-    def __init__(self, *args: Any, allocator: Any | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        allocator: Any | None = None,
+        extra_rows: ExtraRows | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
-        check_setup(self, allocator)
-        check_dataset(self.args, self.train_dataset)
+        check_setup(self, allocator, extra_rows)
+        draws = extra_rows is None and self.args.candidates > 1
+        draws = draws and self.args.allocator_mode != "uniform"
+        check_dataset(self.args, self.train_dataset, draws=draws)
+        if draws:
+            extra_rows = DrawnRows(
+                self.train_dataset,
+                self.args.candidates,
+                seed=self.args.seed,
+                key_column=self.args.prompt_key_column,
+            )
+        self._extra_rows = extra_rows
         self._batch: _Batch | None = None
         self._stock_num_generations: int | None = None
         self.planner: RolloutPlanner | None = None
@@ -134,26 +154,37 @@ class AdaptiveRolloutMixin:
         first = self.accelerator.process_index * num_rows
         budget = self.accelerator.num_processes * num_rows
         heads = gather_object(group_heads(inputs, first, self.num_generations))
-        num_rollouts = self._decide(heads, budget)
-        group_N = np.repeat(np.arange(len(heads)), num_rollouts)
+        size_of_head, others = self._decide(heads, budget)
+        groups = [(head, size) for head, size in zip(heads, size_of_head, strict=True) if size]
+        groups += others
+        group_N = np.repeat(np.arange(len(groups)), [size for _, size in groups])
         batch = _Batch(
-            num_groups=len(heads),
+            num_groups=len(groups),
             group_N=torch.as_tensor(group_N, device=self.accelerator.device),
-            is_even=all(count == self.num_generations for count in num_rollouts),
+            is_even=all(size == self.num_generations for size in size_of_head),
             first=first,
             step=self.state.global_step,
         )
         if self.args.allocator_mode != "adaptive":
             return batch, inputs
-        return batch, expand(heads, group_N[first : first + num_rows].tolist())
+        rows = [row for row, _ in groups]
+        return batch, expand(rows, group_N[first : first + num_rows].tolist())
 
-    def _decide(self, heads: list[Row], budget: int) -> list[int]:
-        """Let the first process decide, so that no two can disagree."""
+    def _decide(self, heads: Sequence[Row], budget: int) -> tuple[list[int], list[tuple[Row, int]]]:
+        """Let the first process decide, so that no two can disagree.
 
-        def decide(planner: RolloutPlanner) -> list[int]:
+        Returns:
+            The rollouts of each head, 0 for those left out, and the other rows that get any.
+        """
+
+        def decide(planner: RolloutPlanner) -> tuple[list[int], list[tuple[Row, int]]]:
             step = self.state.global_step
             planner.open_run_log(described(self), step)
-            return planner.decide(heads, budget, step)
+            asked = self._extra_rows is not None and planner.allocator is not None
+            extra = list(self._extra_rows(step, heads)) if asked else []
+            sizes = planner.decide(heads, budget, step, extra=extra)
+            others = zip(extra, sizes[len(heads) :], strict=True)
+            return sizes[: len(heads)], [(row, size) for row, size in others if size]
 
         return self._on_first_process(decide)
 

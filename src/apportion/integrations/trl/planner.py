@@ -14,7 +14,7 @@ import numpy as np
 from apportion.allocator import RolloutAllocator
 from apportion.errors import InvalidInputError
 from apportion.run_log import RunLog, holds_a_run
-from apportion.types import Allocation, Outcomes, Prompts
+from apportion.types import Allocation, Forecast, Outcomes, Prompts
 from apportion.validate import FloatArray, IntArray
 
 from .rows import Row, prompts_of_rows
@@ -31,6 +31,9 @@ class RolloutPlanner:
         args: a configuration with the fields of `AdaptiveRolloutConfig`.
         allocator: decides; None in mode ``"uniform"``.
         embed: makes features of prompts that have none.
+
+    Attributes:
+        sampled: the prompts of the last batch, those that rollouts were given to.
     """
 
     def __init__(
@@ -41,8 +44,9 @@ class RolloutPlanner:
         self.embed = embed
         self.run_log: RunLog | None = None
         self.last_values: Values = {}
-        self._prompts: Prompts | None = None
+        self.sampled: Prompts | None = None
         self._allocation: Allocation | None = None
+        self._forecast: Forecast | None = None
         self._seconds = 0.0
         self._reason = ""
         self._unwritten: tuple[int, list[Values]] | None = None
@@ -65,33 +69,52 @@ class RolloutPlanner:
             prior_count_B=prompts.prior_count_B,
         )
 
-    def decide(self, heads: Sequence[Row], budget: int, step: int) -> list[int]:
+    def decide(
+        self, heads: Sequence[Row], budget: int, step: int, *, extra: Sequence[Row] = ()
+    ) -> list[int]:
         """Return how many rollouts each prompt gets; they sum to the budget.
 
         Args:
-            heads: one row a prompt.
+            heads: one row for each prompt of an even batch.
             budget: rollouts of the batch.
             step: updates of the weights so far.
+            extra: one row for each further candidate of an allocator that chooses.
+
+        Returns:
+            The rollouts of each head, then of each further candidate.
 
         Raises:
             InvalidInputError: the allocator's answer does not sum to the budget.
         """
         started = time.perf_counter()
-        self._prompts, self._allocation = self.read(heads), None
-        even = [budget // len(heads)] * len(heads)
-        if self.allocator is None:
-            self._seconds = time.perf_counter() - started
-            return even
-        self._allocation = self.allocator.allocate(self._prompts, budget, step=step)
-        num_rollouts = [int(count) for count in self._allocation.num_rollouts_B]
-        if len(num_rollouts) != len(heads) or sum(num_rollouts) != budget or min(num_rollouts) < 1:
-            raise InvalidInputError(
-                f"The allocator gave {num_rollouts} to {len(heads)} prompts, but each must get at "
-                f"least 1 and all together {budget}."
-            )
-        self._tell(self._allocation.reason)
+        prompts, self._allocation, self._forecast = self.read([*heads, *extra]), None, None
+        counts = [budget // len(heads)] * len(heads) + [0] * len(extra)
+        if self.allocator is not None:
+            self._allocation = self._asked(self.allocator, prompts, budget, step, len(heads))
+            self._tell(self._allocation.reason)
+            if self.args.allocator_mode == "adaptive":
+                counts = [int(count) for count in self._allocation.num_rollouts_B]
+        is_sampled_B = np.array(counts) > 0
+        self.sampled = prompts.take(is_sampled_B)
+        if self._allocation is not None and self._allocation.forecast is not None:
+            self._forecast = self._allocation.forecast.take(is_sampled_B)
         self._seconds = time.perf_counter() - started
-        return num_rollouts if self.args.allocator_mode == "adaptive" else even
+        return counts
+
+    def _asked(
+        self, allocator: Any, prompts: Prompts, budget: int, step: int, num_even: int
+    ) -> Allocation:
+        """Ask the allocator, and check its answer."""
+        chooses = getattr(allocator, "chooses", False)
+        options = {"prompts_per_step": num_even} if chooses else {}
+        allocation: Allocation = allocator.allocate(prompts, budget, step=step, **options)
+        counts, least = allocation.num_rollouts_B.tolist(), 0 if chooses else 1
+        if len(counts) != len(prompts) or sum(counts) != budget or min(counts) < least:
+            raise InvalidInputError(
+                f"The allocator gave {counts} to {len(prompts)} prompts, but each must get at "
+                f"least {least} and all together {budget}."
+            )
+        return allocation
 
     def learn(
         self,
@@ -106,7 +129,7 @@ class RolloutPlanner:
 
         Args:
             reward_N: one reward a rollout; NaN where it was not scored.
-            group_N: position of each rollout's prompt in the batch.
+            group_N: position of each rollout's prompt among those sampled.
             num_tokens_N: completion tokens.
             truncated_N: 1 where the length limit was hit.
             step: updates of the weights that sampled them.
@@ -114,10 +137,10 @@ class RolloutPlanner:
         Returns:
             What to log under ``rollouts/``.
         """
-        if self._prompts is None:
+        if self.sampled is None:
             raise RuntimeError("learn follows decide")
         outcomes = Outcomes.of_rewards(
-            self._prompts.id_B,
+            self.sampled.id_B,
             reward_N,
             group_N,
             step=step,
@@ -132,13 +155,15 @@ class RolloutPlanner:
         if self._allocation is not None and self.allocator is not None:
             shadow = self.args.allocator_mode == "shadow"
             reward_range = getattr(self.allocator, "reward_range", (0.0, 1.0))
-            values |= forecast_measures(self._allocation, outcomes, reward_range, shadow=shadow)
+            values |= decision_measures(self._allocation, shadow=shadow)
+            values |= forecast_error(self._forecast, outcomes, reward_range)
+            if hasattr(self.allocator, "share_touched"):
+                values["share_touched"] = float(self.allocator.share_touched)
         values["allocation_seconds"] = self._seconds
         self.last_values = values
         if self.run_log is not None:
-            forecast = None if self._allocation is None else self._allocation.forecast
-            self.run_log.log_groups(outcomes, forecast)
-            self.run_log.log_prompts(self._prompts)
+            self.run_log.log_groups(outcomes, self._forecast)
+            self.run_log.log_prompts(self.sampled)
             self._write_later(step, values)
         return values
 
@@ -214,6 +239,7 @@ def measures(outcomes: Outcomes, reward_N: FloatArray, group_N: IntArray) -> Val
     mean_B = outcomes.reward_sum_B[scored_B > 0] / scored_B[scored_B > 0]
     return {
         "reward_prompt_mean": float(mean_B.mean()) if len(mean_B) else math.nan,
+        "num_prompts": float(len(outcomes)),
         "num_rollouts": float(size_B.sum()),
         "num_scored": float(scored_B.sum()),
         "group_size_min": float(size_B.min()),
@@ -223,27 +249,32 @@ def measures(outcomes: Outcomes, reward_N: FloatArray, group_N: IntArray) -> Val
     }
 
 
-def forecast_measures(
-    allocation: Allocation,
-    outcomes: Outcomes,
-    reward_range: tuple[float, float],
-    *,
-    shadow: bool,
-) -> Values:
-    """Describe a decision and how its forecast fared; what a shadow would have done goes apart."""
-    values = {"fallback": float(bool(allocation.reason))}
+def decision_measures(allocation: Allocation, *, shadow: bool) -> Values:
+    """Describe a decision; what a shadow would have done goes apart."""
     prefix = "shadow_" if shadow else ""
-    values[f"{prefix}variance_ratio"] = float(allocation.variance_ratio)
+    chooses = np.isfinite(allocation.gain)
+    ratio = allocation.gain_ratio if chooses else allocation.variance_ratio
+    values = {
+        "fallback": float(bool(allocation.reason)),
+        f"{prefix}{'gain' if chooses else 'variance'}_ratio": float(ratio),
+    }
     if shadow:
-        size_B = allocation.num_rollouts_B
+        size_B = allocation.num_rollouts_B[allocation.num_rollouts_B > 0]
+        values["shadow_num_prompts"] = float(len(size_B))
         values["shadow_group_size_min"] = float(size_B.min())
         values["shadow_group_size_max"] = float(size_B.max())
         values["shadow_group_size_std"] = float(size_B.std())
-    scored_B = outcomes.num_rollouts_B > 0
-    if allocation.forecast is not None and scored_B.any():
-        low, high = reward_range
-        mean_B = outcomes.reward_sum_B[scored_B] / outcomes.num_rollouts_B[scored_B]
-        seen_B = np.clip((mean_B - low) / (high - low), 0.0, 1.0)
-        miss_B = np.abs(allocation.forecast.mean_B[scored_B] - seen_B)
-        values["forecast_mae"] = float(miss_B.mean())
     return values
+
+
+def forecast_error(
+    forecast: Forecast | None, outcomes: Outcomes, reward_range: tuple[float, float]
+) -> Values:
+    """Return how far the forecasts were from the observed means, which are mapped to [0, 1]."""
+    scored_B = outcomes.num_rollouts_B > 0
+    if forecast is None or not scored_B.any():
+        return {}
+    low, high = reward_range
+    mean_B = outcomes.reward_sum_B[scored_B] / outcomes.num_rollouts_B[scored_B]
+    seen_B = np.clip((mean_B - low) / (high - low), 0.0, 1.0)
+    return {"forecast_mae": float(np.abs(forecast.mean_B[scored_B] - seen_B).mean())}

@@ -11,7 +11,7 @@ from .mixin import AdaptiveRolloutMixin
 
 
 class AdaptiveGRPOTrainer(AdaptiveRolloutMixin, GRPOTrainer):
-    """`GRPOTrainer` whose allocator splits each batch's rollouts among its prompts.
+    """`GRPOTrainer` whose allocator splits each batch's rollouts among prompts.
 
     Args:
         model: as in `GRPOTrainer`, and so are all further arguments.
@@ -19,7 +19,7 @@ class AdaptiveGRPOTrainer(AdaptiveRolloutMixin, GRPOTrainer):
         args: an `AdaptiveGRPOConfig`.
         *others: as in `GRPOTrainer`.
         allocator: see `AdaptiveRolloutMixin`.
-        **named: as in `GRPOTrainer`.
+        **named: as in `GRPOTrainer`; `extra_rows` as in `AdaptiveRolloutMixin`.
     """
 
     _tag_names = ["trl", "grpo", "apportion"]  # noqa: RUF012
@@ -40,7 +40,7 @@ class AdaptiveGRPOTrainer(AdaptiveRolloutMixin, GRPOTrainer):
 
 
 class AdaptiveRLOOTrainer(AdaptiveRolloutMixin, RLOOTrainer):
-    """`RLOOTrainer` whose allocator splits each batch's rollouts among its prompts.
+    """`RLOOTrainer` whose allocator splits each batch's rollouts among prompts.
 
     Args:
         model: as in `RLOOTrainer`, and so are all further arguments.
@@ -48,7 +48,7 @@ class AdaptiveRLOOTrainer(AdaptiveRolloutMixin, RLOOTrainer):
         args: an `AdaptiveRLOOConfig`.
         *others: as in `RLOOTrainer`.
         allocator: see `AdaptiveRolloutMixin`.
-        **named: as in `RLOOTrainer`.
+        **named: as in `RLOOTrainer`; `extra_rows` as in `AdaptiveRolloutMixin`.
     """
 
     _tag_names = ["trl", "rloo", "apportion"]  # noqa: RUF012

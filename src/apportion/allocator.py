@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from apportion import controls, validate
 from apportion.allocation import VarianceLaw, allocate
-from apportion.errors import InvalidInputError, StateError
+from apportion.errors import InvalidInputError
 from apportion.gain import KAPPA_RANGE, Coverage, Gain, Progress
 from apportion.predictor.base import Predictor
 from apportion.predictor.skill import SkillMonitor
+from apportion.saved_state import damaged, part_of, saved, saved_keys
 from apportion.selection import select
 from apportion.types import Allocation, Forecast, Outcomes, Prompts
 from apportion.validate import IntArray
@@ -303,27 +304,27 @@ class RolloutAllocator:
             StateError: something is missing, damaged or belongs to another predictor; the allocator
                 is then as it was.
         """
-        keys = _saved_keys(state)
-        counters = _saved(state, "counters", np.int64, size=4)
+        keys = saved_keys(state)
+        counters = saved(state, "counters", np.int64, size=4)
         if (counters < 0).any() or (counters > _MOST_COUNTED).any():
-            raise _damaged(f"counters hold {counters.tolist()}")
+            raise damaged(f"counters hold {counters.tolist()}")
         # States of before this array and `last_step` were kept lack them.
         outside = np.zeros(0)
         if "mean_outside_range" in state:
-            outside = _saved(state, "mean_outside_range", np.float64)
+            outside = saved(state, "mean_outside_range", np.float64)
         if len(outside) > 1 or not np.isfinite(outside).all():
-            raise _damaged(f"mean_outside_range holds {outside.tolist()}")
+            raise damaged(f"mean_outside_range holds {outside.tolist()}")
         last_step_Q = np.full(len(keys), -1, dtype=np.int64)
         if "last_step" in state:
-            last_step_Q = _saved(state, "last_step", np.int64, size=len(keys)).copy()
+            last_step_Q = saved(state, "last_step", np.int64, size=len(keys)).copy()
         if (last_step_Q < -1).any():
-            raise _damaged(f"last_step holds {last_step_Q.min()}")
+            raise damaged(f"last_step holds {last_step_Q.min()}")
         skill = SkillMonitor()
-        skill.load_state_dict(_part(state, "skill"))
-        belief = _part(state, "predictor")
+        skill.load_state_dict(part_of(state, "skill"))
+        belief = part_of(state, "predictor")
         for name, array in belief.items():
             if _ROW_A_PROMPT.search(name) and np.shape(array)[:1] != (len(keys),):
-                raise _damaged(
+                raise damaged(
                     f"predictor.{name} has shape {np.shape(array)} for {len(keys)} prompts"
                 )
         self.predictor.load_state_dict(belief)  # the last that can fail
@@ -409,14 +410,6 @@ def _by_policy_step(row_B: IntArray, outcomes: Outcomes) -> Iterator[tuple[IntAr
         )
 
 
-def _part(state: dict[str, NDArray[Any]], owner: str) -> dict[str, NDArray[Any]]:
-    return {
-        name.removeprefix(f"{owner}."): array
-        for name, array in state.items()
-        if name.startswith(f"{owner}.")
-    }
-
-
 def _checked_range(reward_range: tuple[float, float]) -> tuple[float, float]:
     ends = validate.numbers("reward_range", reward_range)
     if ends.shape != (2,):
@@ -430,36 +423,3 @@ def _checked_range(reward_range: tuple[float, float]) -> tuple[float, float]:
             "the second. Bound your rewards."
         )
     return low, high
-
-
-def _saved_keys(state: dict[str, NDArray[Any]]) -> list[str]:
-    content = _saved(state, "ids", np.uint8).tobytes()
-    size_Q = _saved(state, "id_lengths", np.int64)
-    if (size_Q < 0).any() or (size_Q > len(content)).any() or size_Q.sum() != len(content):
-        raise _damaged(f"id_lengths do not sum to the {len(content)} bytes of ids")
-    ends = np.cumsum(size_Q).tolist()
-    try:
-        keys = [
-            content[end - size : end].decode(errors="surrogatepass")
-            for end, size in zip(ends, size_Q.tolist(), strict=True)
-        ]
-    except UnicodeDecodeError as error:
-        raise _damaged("ids are not UTF-8") from error
-    if len(set(keys)) != len(keys):
-        raise _damaged("a prompt stands twice in ids")
-    return keys
-
-
-def _saved(
-    state: dict[str, NDArray[Any]], name: str, dtype: type[np.generic], size: int | None = None
-) -> NDArray[Any]:
-    if name not in state:
-        raise _damaged(f"{name} is missing")
-    array = np.asarray(state[name])
-    if array.dtype != dtype or array.ndim != 1 or (size is not None and len(array) != size):
-        raise _damaged(f"{name} has type {array.dtype} and shape {array.shape}")
-    return array
-
-
-def _damaged(what: str) -> StateError:
-    return StateError(f"The allocator state is damaged or incomplete: {what}. Start without it.")

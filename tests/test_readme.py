@@ -37,7 +37,7 @@ def test_a_loop_of_your_own():
     }
     exec(blocks()[1], names)
     assert len(weights) == 6
-    assert all(len(weight_N) == 8 * 16 for weight_N in weights)
+    assert all(len(weight_N) == 8 * 4 for weight_N in weights)
     assert names["allocator"].step == 6
 
 
@@ -47,3 +47,12 @@ def test_it_is_short_and_without_placeholders():
     assert "@@" not in text
     for link in re.findall(r"\]\(([^)]+)\)", text):
         assert (README.parent / link).exists(), link
+
+
+def test_choosing(capsys):
+    page = (README.parent / "docs" / "choosing.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(block, {})
+    assert capsys.readouterr().out.splitlines() == re.findall(r"print\(.*\)\s+# (.*)", block)
+    for link in re.findall(r"\]\(([^)]+)\)", page):
+        assert (README.parent / "docs" / link).exists() or "LEADERBOARD" in link, link

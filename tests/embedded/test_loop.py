@@ -145,10 +145,12 @@ def test_a_rule_is_charged_for_every_draw_and_the_run_ends_on_budget():
         return np.full(len(step), 2)
 
     result, steps, _ = _run(pilot, num_steps=4, evaluate_every=1)
-    assert [s.compute for s in steps] == [96, 192]  # the 64 that are left pay for no third step
+    assert [s.compute for s in steps] == [96, 192, 256]  # what is left pays for the pilot alone
     assert result.compute_T.tolist() == [0, 96, 192, 256]
-    assert result.step_T.tolist() == [0, 1, 2, 2]
-    assert all((s.num_rollouts_B == 6).all() for s in steps)
+    assert result.step_T.tolist() == [0, 1, 2, 3]
+    assert [s.num_rollouts_B.max() for s in steps] == [6, 6, 4]
+    with pytest.raises(InvalidInputError, match="first step"):
+        _run(lambda step: np.full(len(step), 10**6), num_steps=2)
 
 
 def test_a_linear_schedule_moves_less_in_the_end_than_a_constant_one():

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from apportion.embedded.pools import pool, write_pools
-from apportion.errors import InvalidInputError
+from apportion.errors import InvalidInputError, RunFolderError
 from apportion.leaderboard import table
 from apportion.leaderboard.arms import ARMS, arm_of, check_arms
-from apportion.leaderboard.board import BASE, Board, execute_all
+from apportion.leaderboard.board import BASE, Board, execute_all, read
 from apportion.leaderboard.large_pools import write_large_pools
 from apportion.leaderboard.runs import POOLS_FILE, Run, execute
 
@@ -75,6 +75,7 @@ def _write(board, run, ends):
     steps = np.linspace(0, run.budget, 7)
     record = {
         "run": {"rate": run.rate},
+        "commit": "abc1234",
         "compute_T": steps.tolist(),
         "held_out_T": (end * steps / run.budget).tolist(),
         "pool_end": 0.5,
@@ -129,7 +130,7 @@ def test_smaller_budgets_are_compared_by_their_own_ends(board):
 
 
 def test_the_page_names_every_arm_cell_and_origin(board):
-    page = table.markdown(board, command="apportion leaderboard", commit="abc1234")
+    page = table.markdown(board, command="apportion leaderboard")
     for needed in (
         "abc1234",
         "## mixed, n = 4, constant rate",
@@ -163,6 +164,7 @@ def test_a_rule_of_ones_own(tmp_path, monkeypatch):
         "class Counting:\n    def __call__(self, step):\n        return even(step)\n"
         "nothing = 3\n"
     )
+    (tmp_path / "broken.py").write_text("def rule(:\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     check_arms(["my_rules:even", "my_rules:Counting", "uniform"])
@@ -170,18 +172,53 @@ def test_a_rule_of_ones_own(tmp_path, monkeypatch):
         ("my_rules:missing", "cannot be imported"),
         ("no_such_module:rule", "cannot be imported"),
         ("my_rules:nothing", "must be a function"),
+        (":rule", "cannot be imported"),
+        ("broken:rule", "SyntaxError"),
         ("unifrom", "Choose from uniform"),
     ):
         with pytest.raises(InvalidInputError, match=why):
             check_arms([wrong])
-    before = _run("my_rules:even").path(tmp_path)
-    assert before.name.startswith("my_rules-even-")
+    board = Board(arms=("my_rules:even",), pools=("mixed",), out=tmp_path)
+    run = next(run for run in board.tuning() if run.digest)
+    assert run.path(tmp_path).name.startswith(f"my_rules-even-{run.digest}-")
+
+
+def test_a_rule_that_is_not_the_one_asked_for_is_not_run(tmp_path, monkeypatch):
+    (tmp_path / "edited.py").write_text("def rule(step):\n    return None\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInputError, match="was edited"):
+        execute(_run("edited:rule", digest="00000000"), tmp_path)
+
+
+def test_a_failing_run_is_named_and_a_damaged_record_too(tmp_path, monkeypatch, out):
+    (tmp_path / "failing.py").write_text("def rule(step):\n    raise ValueError('no idea')\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInputError, match=r"failing:rule bimodal n=4.*seed 0.*no idea"):
+        execute_all(
+            [_run("failing:rule", budget=512)], out, num_processes=1, on_done=lambda *what: None
+        )
+    path = _run("vip").path(tmp_path)
+    path.parent.mkdir(parents=True)
+    path.write_text('{"run": ')
+    with pytest.raises(RunFolderError, match="Delete it"):
+        read(_run("vip"), tmp_path)
 
 
 def test_unknown_cells_are_refused(tmp_path):
-    for wrong in ({"pools": ("easy",)}, {"schedules": ("cosine",)}, {"group_sizes": (1,)}):
-        with pytest.raises(InvalidInputError):
+    for wrong, why in (
+        ({"pools": ("easy",)}, "pool"),
+        ({"schedules": ("cosine",)}, "schedule"),
+        ({"group_sizes": (1,)}, "at least 2"),
+        ({"group_sizes": (2,)}, "vip arms need 3"),
+        ({"pools": ()}, "no cell"),
+        ({"group_sizes": (8,), "schedules": ("linear",)}, "no cell"),
+        ({"budget": 15_000}, "14848 and 15360"),
+        ({"seeds": 2000}, "at most 1000"),
+    ):
+        with pytest.raises(InvalidInputError, match=why):
             Board(arms=ARMS, out=tmp_path, **wrong)
+    assert Board(arms=ARMS, out=tmp_path, group_sizes=(4, 4)).group_sizes == (4,)
+    assert Board(arms=ARMS, out=tmp_path, budget=1024).short_budgets == [512, 768]
 
 
 def test_arms_have_their_published_candidates():

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from apportion import validate
 from apportion.errors import InvalidInputError, MissingExtraError
+from apportion.run_log import lock_folder
 from apportion.state_file import replace_file
 
 if TYPE_CHECKING:
@@ -74,7 +76,7 @@ def leaderboard_command(
     if as_json:
         print(json.dumps(table.as_json(board)))
         return
-    page = table.markdown(board, command=_command(), commit=_commit())
+    page = table.markdown(board, command=_command())
     if write is None:
         print(page)
     else:
@@ -89,9 +91,11 @@ def _run(board: Board, num_processes: int) -> None:
     from apportion.leaderboard.large_pools import write_large_pools
     from apportion.leaderboard.runs import POOLS_FILE
 
-    check_arms(board.arms)
+    validate.whole_number("processes", num_processes, at_least=1)
     try:
-        with board_display() as display:
+        # What a rule prints must not mix with the tables on standard output.
+        with redirect_stdout(sys.stderr), lock_folder(board.out), board_display() as display:
+            check_arms(board.arms)
             write_large_pools(board.out / POOLS_FILE, display.tell)
             for stage, runs_of in (
                 ("learning rates", board.tuning),
@@ -121,18 +125,3 @@ def _whole(text: str) -> int:
 
 def _command() -> str:
     return " ".join(["apportion", *sys.argv[1:]])
-
-
-def _commit() -> str:
-    """Return the commit of the source that runs, if it is a checkout."""
-    try:
-        found = subprocess.run(
-            ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=10,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return "unknown (not a checkout)"
-    return found.stdout.strip()

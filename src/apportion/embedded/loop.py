@@ -163,15 +163,10 @@ def train_loop(
             rng=rng,
             belief=belief,
         )
-        try:
-            wanted_B = rule(step)
-            if wanted_B is not None:
-                step.draw(wanted_B)
-        except RunSpentError:  # what is left of the run does not pay for another step
+        is_last = _asked(rule, step)
+        if is_last and not step.num_rollouts_B.sum():
             spent = total
             continue
-        if not step.num_rollouts_B.sum():
-            raise InvalidInputError(f"The arm drew no rollout at all in step {number}.")
         for observer in observers:
             observer.observe(step.outcomes())
         gradient = None
@@ -184,8 +179,30 @@ def train_loop(
             on_step(StepRecord(number, *shown))
         if gradient is not None:
             update(-gradient, before, total, budget)
+        spent = total if is_last else spent
         number += 1
     return curves.result()
+
+
+def _asked(rule: Rule, step: Step) -> bool:
+    """Let a rule draw a step; return whether the run ends with it, for it asked for more than left.
+
+    What it drew before is kept; a first step that cannot be paid for is the rule's mistake.
+    """
+    try:
+        wanted_B = rule(step)
+        if wanted_B is not None:
+            step.draw(wanted_B)
+    except RunSpentError as error:
+        if step.number == 0:
+            raise InvalidInputError(
+                f"The arm asked for more rollouts in its first step than the {step.num_left} left "
+                f"of the whole run. A step is meant to take {step.budget}."
+            ) from error
+        return True
+    if not step.num_rollouts_B.sum():
+        raise InvalidInputError(f"The arm drew no rollout at all in step {step.number}.")
+    return False
 
 
 class _Curves:

@@ -15,7 +15,7 @@ from typing import Any
 from apportion.allocator import RolloutAllocator
 from apportion.embedded import peers
 from apportion.embedded.step import Rule
-from apportion.errors import InvalidInputError
+from apportion.errors import InvalidInputError, first_line
 from apportion.predictor import FilterBank, Oracle
 from apportion.types import Prompts
 from apportion.validate import FloatArray
@@ -25,6 +25,8 @@ CANDIDATES = 3
 DAPO_CANDIDATES = 10
 """Batches that dynamic sampling may go through in one step; verl's recipe stops after ten."""
 MOPPS_CANDIDATES = 16
+"""As published."""
+PILOT_COMMIT_CANDIDATES = 3
 """As published."""
 UPPER_TIMES = 4
 """Most rollouts of a prompt over the mean, as in the trainers."""
@@ -113,7 +115,11 @@ def arm_of(name: str, prompts: Prompts, success_of: SuccessOf, *, rollouts_per_p
         "pilot_commit": peers.PilotCommit,
         "mopps": peers.Mopps,
     }
-    wide = {"dapo": DAPO_CANDIDATES, "mopps": MOPPS_CANDIDATES}
+    wide = {
+        "dapo": DAPO_CANDIDATES,
+        "mopps": MOPPS_CANDIDATES,
+        "pilot_commit": PILOT_COMMIT_CANDIDATES,
+    }
     return Arm(decides=made[name](), candidates=wide.get(name, 1))
 
 
@@ -132,9 +138,12 @@ def check_arms(names: Sequence[str]) -> None:
 
 @cache
 def rule_digest(name: str) -> str:
-    """Return a short hash of the file that a rule stands in: an edited rule is another arm."""
+    """Return a short hash of the one file that a rule stands in: an edited rule is another arm.
+
+    What that file imports is not looked at.
+    """
     _imported(name)
-    file = sys.modules[name.partition(":")[0]].__file__
+    file = getattr(sys.modules[name.partition(":")[0]], "__file__", None)
     source = b"" if file is None else Path(file).read_bytes()
     return hashlib.sha256(source).hexdigest()[:8]
 
@@ -159,12 +168,12 @@ def _imported(name: str) -> Rule:
         sys.path.insert(0, os.getcwd())
     try:
         found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+        rule = found() if isinstance(found, type) else found
+    except Exception as error:  # the file is the user's: anything may happen in it
         raise InvalidInputError(
-            f"The rule {name!r} cannot be imported: {error}. Name it module:function, from the "
-            "folder that holds module.py."
+            f"The rule {name!r} cannot be imported: {type(error).__name__}: {first_line(error)}. "
+            "Name it module:function, from the folder that holds module.py."
         ) from error
-    rule = found() if isinstance(found, type) else found
     if not callable(rule):
         raise InvalidInputError(
             f"The rule {name!r} is a {type(found).__name__}, but must be a function rule(step) or "

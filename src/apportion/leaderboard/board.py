@@ -6,7 +6,8 @@ import json
 import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -15,8 +16,11 @@ from typing import Any
 import numpy as np
 
 from apportion import validate
-from apportion.leaderboard.arms import OTHER_RATE
-from apportion.leaderboard.runs import Run
+from apportion.errors import InvalidInputError, RunFolderError, first_line
+from apportion.leaderboard.arms import OTHER_RATE, rule_digest
+from apportion.leaderboard.runs import PROMPTS_PER_STEP, Run
+from apportion.training.compare import start_worker
+from apportion.training.config import VIP_LOWER
 
 TUNING_SEED = 1000
 """Learning rates are chosen on this seed, far from the paired ones."""
@@ -58,15 +62,38 @@ class Board:
     def __post_init__(self) -> None:
         """Check the numbers, and put the base among the arms."""
         validate.whole_number("seeds", self.seeds, at_least=1)
-        validate.whole_number("budget", self.budget, at_least=1024)
+        if self.seeds > TUNING_SEED:
+            raise InvalidInputError(f"seeds is {self.seeds}, but must be at most {TUNING_SEED}.")
         for pool in self.pools:
             validate.choice("pool", pool, ("mixed", "hard", "bimodal"))
         for schedule in self.schedules:
             validate.choice("schedule", schedule, tuple(RATES))
         for size in self.group_sizes:
             validate.whole_number("rollouts_per_prompt", size, at_least=2)
-        arms = dict.fromkeys((BASE, *self.arms))
-        object.__setattr__(self, "arms", tuple(arms))
+        for name in ("pools", "group_sizes", "schedules"):
+            object.__setattr__(self, name, tuple(dict.fromkeys(getattr(self, name))))
+        object.__setattr__(self, "arms", tuple(dict.fromkeys((BASE, *self.arms))))
+        self._check_together()
+
+    def _check_together(self) -> None:
+        if not self.cells:
+            raise InvalidInputError(
+                "There is no cell to compare in: give pools, group sizes and schedules; linear "
+                f"decay is run at n = {TUNING_N} alone."
+            )
+        smallest = min(self.group_sizes)
+        if smallest < VIP_LOWER and {"vip", "vip_code"} & set(self.arms):
+            raise InvalidInputError(
+                f"n is {smallest}, but the vip arms need {VIP_LOWER} rollouts a prompt. Leave them "
+                "out, or raise n."
+            )
+        step = PROMPTS_PER_STEP * int(np.lcm.reduce([TUNING_N, *self.group_sizes]))
+        if validate.whole_number("budget", self.budget, at_least=step) % step:
+            raise InvalidInputError(
+                f"budget is {self.budget}, but must be a multiple of {step}: steps of every n "
+                f"then spend it whole. The next ones are {self.budget // step * step} and "
+                f"{(self.budget // step + 1) * step}."
+            )
 
     @property
     def cells(self) -> list[tuple[str, int, str]]:
@@ -88,6 +115,7 @@ class Board:
                 rate=rate,
                 seed=TUNING_SEED,
                 budget=self.budget,
+                digest=rule_digest(arm) if ":" in arm else "",
             )
             for schedule, pool, arm in product(self.schedules, self.pools, self.arms)
             if arm != OTHER_RATE
@@ -124,13 +152,20 @@ class Board:
         return [
             replace(
                 self._run(arm, pool, TUNING_N, "linear", seed, rates[arm, "linear"]),
-                budget=_whole_steps(self.budget * share),
+                budget=budget,
                 num_gradients=0,
             )
             for seed in range(self.seeds)
-            for pool, arm, share in product(self.pools, SHORTER_ARMS, SHORTER)
+            for pool, arm, budget in product(self.pools, SHORTER_ARMS, self.short_budgets)
             if arm in self.arms and "linear" in self.schedules and TUNING_N in self.group_sizes
         ]
+
+    @property
+    def short_budgets(self) -> list[int]:
+        """Return the smaller budgets, in whole steps."""
+        step = PROMPTS_PER_STEP * TUNING_N
+        rounded = {max(round(self.budget * share / step), 1) * step for share in SHORTER}
+        return sorted(rounded - {self.budget})
 
     def _run(self, arm: str, pool: str, size: int, schedule: str, seed: int, rate: float) -> Run:
         return Run(
@@ -141,34 +176,72 @@ class Board:
             rate=float(f"{rate * (size / TUNING_N) ** 0.5:.3g}"),
             seed=seed,
             budget=self.budget,
+            digest=rule_digest(arm) if ":" in arm else "",
             num_gradients=2 if seed < 2 and schedule == "constant" else 0,
         )
 
 
 def execute_all(runs: Sequence[Run], out: Path, *, num_processes: int, on_done: OnDone) -> None:
-    """Execute every run that has no record yet, a process each; kill and start again at will."""
+    """Execute every run that has no record yet, a process each; kill and start again at will.
+
+    Raises:
+        InvalidInputError: a run failed; the message says which. Finished ones keep their records.
+    """
+    num_processes = validate.whole_number("processes", num_processes, at_least=1)
     missing = [run for run in runs if not run.path(out).exists()]
     done = len(runs) - len(missing)
     on_done(done, len(runs), "")
     if not missing:
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(num_processes, mp_context=context, initializer=_one_thread) as pool:
+    with ProcessPoolExecutor(
+        num_processes, mp_context=context, initializer=_start, initargs=(os.getpid(),)
+    ) as pool:
         futures = {pool.submit(_execute, run, out): run for run in missing}
         try:
             for future in as_completed(futures):
-                future.result()
+                _finish(future, futures[future], out)
                 done += 1
-                run = futures[future]
-                on_done(done, len(runs), f"{run.arm} {run.pool} n={run.rollouts_per_prompt}")
+                on_done(done, len(runs), _name(futures[future]))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
+def _finish(future: Future[None], run: Run, out: Path) -> None:
+    """Raise what a run failed with, in one sentence that names it."""
+    try:
+        future.result()
+    except BrokenProcessPool as error:
+        raise InvalidInputError(
+            "A process died, perhaps for want of memory. The same command goes on from the "
+            f"records in {out}; --processes 1 needs least."
+        ) from error
+    except Exception as error:
+        raise InvalidInputError(
+            f"{_name(run)}, {run.schedule}, seed {run.seed} failed: {type(error).__name__}: "
+            f"{first_line(error)}. Finished runs are kept in {out}."
+        ) from error
+
+
+def _name(run: Run) -> str:
+    return f"{run.arm} {run.pool} n={run.rollouts_per_prompt}"
+
+
 def read(run: Run, out: Path) -> Record:
-    """Return the record of a run."""
-    record: Record = json.loads(run.path(out).read_text(encoding="utf-8"))
+    """Return the record of a run.
+
+    Raises:
+        RunFolderError: it is missing or damaged.
+    """
+    path = run.path(out)
+    try:
+        record: Record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunFolderError(
+            f"The record {path} cannot be read: {first_line(error)}. Delete it and start again: "
+            "only this run is repeated."
+        ) from error
     return record
 
 
@@ -179,17 +252,13 @@ def records(runs: Iterable[Run], out: Path) -> Iterator[tuple[Run, Record]]:
             yield run, read(run, out)
 
 
-def _whole_steps(budget: float) -> int:
-    step = 64 * TUNING_N
-    return round(budget / step) * step
-
-
 def _execute(run: Run, out: Path) -> None:
     from apportion.leaderboard.runs import execute
 
     execute(run, out)
 
 
-def _one_thread() -> None:
-    os.environ["OMP_NUM_THREADS"] = "1"
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+def _start(parent: int) -> None:
+    """Start a worker; what rules print must not mix with the tables on standard output."""
+    start_worker(parent)
+    os.dup2(2, 1)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from apportion.embedding import TextEmbedding
+from apportion.errors import InvalidInputError
 from apportion.leaderboard.arms import arm_of, rule_digest
 from apportion.leaderboard.large_pools import read_large_pools
 from apportion.state_file import replace_file
@@ -20,6 +23,7 @@ from apportion.types import Prompts
 from apportion.validate import FloatArray
 
 POOLS_FILE = "pools.csv"
+PROMPTS_PER_STEP = 64
 K = 8
 """Of best@k and worst@k."""
 NUM_GRADIENT = 500
@@ -40,6 +44,7 @@ class Run:
         rate: learning rate.
         seed: of candidates, sampling and the rule.
         budget: rollouts of the run.
+        digest: of the file that a rule stands in, see `apportion.leaderboard.arms.rule_digest`.
         prompts_per_step: B_p.
         num_evaluations: after the first, evenly over the budget.
         num_gradients: steps at which the estimated gradient is held against the exact one.
@@ -52,7 +57,8 @@ class Run:
     rate: float
     seed: int
     budget: int
-    prompts_per_step: int = 64
+    digest: str = ""
+    prompts_per_step: int = PROMPTS_PER_STEP
     num_evaluations: int = 6
     num_gradients: int = 0
 
@@ -64,8 +70,8 @@ class Run:
     def path(self, out: Path) -> Path:
         """File of the record."""
         arm = self.arm
-        if ":" in arm:
-            arm = f"{arm.replace(':', '-')}-{rule_digest(arm)}"
+        if self.digest:
+            arm = f"{arm.replace(':', '-')}-{self.digest}"
         cell = f"{self.pool}-n{self.rollouts_per_prompt}-{self.schedule}-budget{self.budget}"
         return out / cell / f"{arm}-rate{self.rate:g}-seed{self.seed}.json"
 
@@ -76,6 +82,9 @@ def execute(run: Run, out: Path) -> dict[str, Any]:
     Args:
         run: what to run.
         out: folder of the records and of the pools, see `large_pools`.
+
+    Raises:
+        InvalidInputError: the file of the rule is no longer the one that the run was made for.
     """
     import torch
     from transformers.utils.logging import disable_progress_bar
@@ -85,6 +94,10 @@ def execute(run: Run, out: Path) -> dict[str, Any]:
     from apportion.embedded.model import load
     from apportion.embedded.pools import pool
 
+    if run.digest and rule_digest(run.arm) != run.digest:
+        raise InvalidInputError(
+            f"The file of {run.arm} was edited while the leaderboard ran. Start it again."
+        )
     torch.set_num_threads(1)
     disable_progress_bar()
     problems = read_large_pools(out / POOLS_FILE)[run.pool].problems
@@ -126,6 +139,7 @@ def execute(run: Run, out: Path) -> dict[str, Any]:
     end_Q = success_of(held_out)
     record = {
         "run": asdict(run),
+        "commit": commit(),
         "compute_T": result.compute_T.tolist(),
         "held_out_T": result.success_T["held_out"].tolist(),
         "pool_end": float(success_of(problems[:NUM_POOL]).mean()),
@@ -136,6 +150,23 @@ def execute(run: Run, out: Path) -> dict[str, Any]:
     }
     replace_file(run.path(out), json.dumps(record).encode())
     return record
+
+
+@lru_cache(maxsize=1)
+def commit() -> str:
+    """Return the commit of the source that runs; the version if it is no checkout."""
+    here = Path(__file__).parent
+    try:
+        found = subprocess.run(
+            ["git", "-C", str(here), "rev-parse", "--short", "HEAD"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return f"version {version('apportion')}"
+    return found.stdout.strip()
 
 
 @lru_cache(maxsize=4)

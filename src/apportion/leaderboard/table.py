@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from apportion.comparison import Interval, paired_difference, share_of_compute
-from apportion.leaderboard.board import BASE, SHORTER, Board, Record, records
+from apportion.leaderboard.board import BASE, Board, Record, records
 from apportion.leaderboard.runs import K
 from apportion.validate import FloatArray
 
@@ -37,6 +37,7 @@ class Row:
         touched: share of the pool that was sampled.
         prompts: trained on in an update.
         updates: made.
+        drawn: share of the budget that was drawn; what is left pays for no further step.
         seconds: of the run.
     """
 
@@ -53,6 +54,7 @@ class Row:
     touched: float
     prompts: float
     updates: float
+    drawn: float
     seconds: float
 
 
@@ -93,6 +95,7 @@ def _row(arm: str, by_seed: Sequence[dict[str, Record]], board: Board) -> Row:
         touched=mean("touched"),
         prompts=mean("prompts_per_update"),
         updates=mean("num_updates"),
+        drawn=mean("num_rollouts") / board.budget,
         seconds=mean("seconds"),
     )
 
@@ -169,19 +172,21 @@ def shorter_of(board: Board) -> list[Shorter]:
     return rows
 
 
-def markdown(board: Board, *, command: str, commit: str) -> str:
+def markdown(board: Board, *, command: str) -> str:
     """Return everything as one page.
 
     Args:
         board: the leaderboard; its tuning runs must be done.
         command: what reproduces it.
-        commit: of the code that ran.
     """
     tables = rows_of(board)
+    runs = (*board.tuning(), *board.paired(), *board.shorter())
+    commits = dict.fromkeys(str(record.get("commit")) for _, record in records(runs, board.out))
     lines = [
         "# Leaderboard of allocators",
         "",
-        f"Written by `{command}` at commit {commit} (apportion {version('apportion')}, "
+        f"Written by `{command}`; the runs are of commit {', '.join(commits)} "
+        f"(apportion {version('apportion')}, "
         f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}).",
         "",
         *_NOTES.format(budget=board.budget).splitlines(),
@@ -245,7 +250,8 @@ def _shorter_lines(board: Board) -> list[str]:
     rows = shorter_of(board)
     if not rows:
         return []
-    heads = " | ".join(f"{share:g}" for share in (*SHORTER, 1))
+    shares = [budget / board.budget for budget in (*board.short_budgets, board.budget)]
+    heads = " | ".join(f"{share:.2g}" for share in shares)
     lines = [
         "## Decay within a smaller budget",
         "",
@@ -255,7 +261,7 @@ def _shorter_lines(board: Board) -> list[str]:
         "budget is reached.",
         "",
         f"| pool | arm | {heads} | share |",
-        "|---" * (len(SHORTER) + 4) + "|",
+        "|---" * (len(shares) + 3) + "|",
     ]
     for row in rows:
         ends = " | ".join(f"{end:.4f}" for end in row.end_K)
@@ -283,6 +289,9 @@ def _cell_lines(cell: Cell, rows: Sequence[Row]) -> list[str]:
             f"{gradient} | {row.touched:.2f} | {row.prompts:.0f} | {row.updates:.0f} | "
             f"{row.seconds:.0f} |"
         )
+    short = [f"{row.arm} ({row.drawn:.0%})" for row in rows if row.drawn < 0.99]
+    if short:
+        lines += ["", f"Drew less than the budget at the end: {', '.join(short)}."]
     return [*lines, ""]
 
 

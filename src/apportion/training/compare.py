@@ -127,7 +127,7 @@ def run_all(
     waiting = deque(job for job in jobs if not job.is_done)
     running: dict[Future[str], Job] = {}
     with ProcessPoolExecutor(
-        num_processes, mp_context=context, initializer=_start_worker, initargs=(os.getpid(),)
+        num_processes, mp_context=context, initializer=start_worker, initargs=(os.getpid(),)
     ) as pool:
         try:
             while waiting or running:
@@ -277,7 +277,7 @@ def _redirect_output(path: Path) -> None:
     os.close(file)
 
 
-def _start_worker(parent: int) -> None:
+def start_worker(parent: int) -> None:
     """Keep a worker to its core, and let it die with its parent.
 
     Two processes with two threads each are slower than with one. A worker that outlives a killed

@@ -33,6 +33,7 @@ OUT_OF_RANGE = (
     "A group's mean reward was {mean:.12g}, outside reward_range ({low:.12g}, {high:.12g}), so "
     "every prompt gets the same. Give the allocator the range of your rewards."
 )
+_LEAST_GROUP = 2
 _RANGE_SLACK = 1e-6
 _MOST_COUNTED = 2**62
 _WIDEST, _NARROWEST = 1e100, 1e-100
@@ -58,7 +59,8 @@ class RolloutAllocator:
         exploration: share of the budget that goes to the candidates that were not looked at for
             longest, `lower` rollouts each, whatever they promise. With E of them a step, a prompt
             is looked at the Q/E-th time (rounded up) that it is a candidate at the latest, Q the
-            prompts known, if each step is observed before the next is decided.
+            prompts known, if each step is observed before the next is decided. While an even split
+            is made for want of skill, it follows the order of the batches alone.
         kappa: noise of a rollout's gradient over its signal, for "progress"; kept in [0.3, 3].
         do_no_harm: split evenly while there is no data, while the forecasts score no better than
             the global mean, or once a group's mean reward lay outside `reward_range`;
@@ -101,6 +103,11 @@ class RolloutAllocator:
         self.reward_range = _checked_range(reward_range)
         self.do_no_harm = do_no_harm
         self.objective = validate.choice("objective", objective, OBJECTIVES)
+        if self.chooses and validate.whole_number("lower", lower, at_least=0) < _LEAST_GROUP:
+            raise InvalidInputError(
+                f"lower is {lower}, but where prompts are chosen a group has at least "
+                f"{_LEAST_GROUP} rollouts: fewer have no advantage. Raise it."
+            )
         self.exploration = validate.number("exploration", exploration)
         if not 0.0 <= self.exploration < 1.0:
             raise InvalidInputError(

@@ -196,8 +196,14 @@ def test_further_rows_are_drawn_apart_from_the_batch():
     (row,) = keyed(0, bare)
     assert set(row) == {"prompt", "level"}
     assert row["level"] != data[0]["level"]
-    with pytest.raises(InvalidInputError, match="has 5 distinct prompts, but candidates 6 asks"):
-        DrawnRows(data, 6, seed=1, key_column="level")(0, bare)
+
+
+def test_too_few_distinct_prompts_are_less_to_choose_from_and_do_not_end_a_run(caplog):
+    data = list(helpers.dataset())
+    bare = [{name: data[0][name] for name in ("prompt", "level")}]
+    few = DrawnRows(data, 6, seed=1, key_column="level")
+    assert [len(few(step, bare)) for step in range(3)] == [4, 4, 4]
+    assert caplog.text.count("has 5 distinct prompts, but candidates 6 asks") == 1
 
 
 def test_own_rows_in_place_of_drawn_ones(tmp_path):

@@ -118,3 +118,21 @@ def test_plan_round_trips_and_is_not_overwritten(tmp_path):
 def test_comparisons_that_compare_nothing(tmp_path, arms, seeds, message):
     with pytest.raises(InvalidInputError, match=message):
         compare.start(CONFIG, arms, seeds, tmp_path)
+
+
+def test_a_comparison_of_an_older_version_is_still_shown(tmp_path):
+    """Its summaries know no objective, no gain and no share touched."""
+    from apportion.cli.tables import print_comparison
+
+    config = TrainConfig(steps=4, num_evaluations=2)
+    jobs = compare.jobs_of(config, ["uniform", "adaptive"], [0], tmp_path)
+    for job in jobs:
+        finished(job, 0.2)
+        path = job.folder / "summary.json"
+        summary = json.loads(path.read_text())
+        for name in ("objective", "candidates"):
+            summary["config"].pop(name, None)
+        for name in ("gain", "expected_gain", "prompts_per_step", "share_touched", "memorising"):
+            summary.pop(name, None)
+        path.write_text(json.dumps(summary))
+    print_comparison(compare.compare(jobs), tmp_path)

@@ -15,7 +15,7 @@ SUMMARY = {
     "share_with_signal": 0.6,
     "prompts_per_step": 41.5,
     "share_touched": 0.37,
-    "gain": {"against_uniform": 2.5},
+    "gain": {"against_uniform": 2.5, "median": 2.5},
     "expected_gain": 3.0,
     "gradient_variance": None,
     "expected_variance": None,

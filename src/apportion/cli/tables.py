@@ -100,8 +100,8 @@ def _print_mechanism(console: Console, result: dict[str, Any]) -> None:
         )
     console.print(table)
     console.print(
-        "gain: expected progress of a step over an even step's, variance: of the gradient; both by "
-        "the exact success",
+        f"gain: expected {_measure(result)} of all steps over even ones', variance: of the "
+        "gradient; both by the exact success",
         highlight=False,
     )
     console.print(cost)
@@ -154,7 +154,8 @@ def _lines(summary: dict[str, Any]) -> list[str]:
     if even:
         split = "would have been" if is_even else "was"
         lines.append(
-            f"even split  {split} chosen in {even} of {summary['num_steps']} steps: no skill"
+            f"even split  {split} chosen in {even} of {summary['num_steps']} steps, for want of "
+            "data or skill"
         )
     return lines
 
@@ -171,8 +172,12 @@ def _choice_lines(config: TrainConfig, summary: dict[str, Any]) -> list[str]:
     if summary["expected_gain"] is not None:
         parts.append(f"the forecasts expected {summary['expected_gain']:.2f} times an even split's")
     if summary["gain"] is not None:
-        parts.append(f"it was {summary['gain']['against_uniform']:.2f} by the exact success")
+        parts.append(f"it was {summary['gain']['median']:.2f} by the exact success (medians)")
     return [*lines, f"gain        {', '.join(parts)}"] if parts else lines
+
+
+def _measure(result: dict[str, Any]) -> str:
+    return "coverage" if result["config"]["objective"] == "coverage" else "progress"
 
 
 def _judged_by(result: dict[str, Any]) -> str:

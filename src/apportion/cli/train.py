@@ -19,6 +19,7 @@ from apportion.errors import InvalidInputError, RunFolderError, StateError
 from apportion.training import compare as comparing
 from apportion.training.config import (
     ARMS,
+    CHOOSING_ARMS,
     EMBEDDED_LEARNING_RATE,
     ESTIMATORS,
     OWN_LEARNING_RATE,
@@ -247,6 +248,13 @@ def train_command(
     config = replace(config, micro_batch=micro_batch)
     folder = out or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
     if compare is None:
+        if arm not in CHOOSING_ARMS and (
+            candidates is not None or objective != _DEFAULTS.objective
+        ):
+            raise InvalidInputError(
+                f"The {arm} arm chooses no prompts, so --candidates and --objective say nothing. "
+                "Leave them out, or take --arm adaptive."
+            )
         _train(config, folder, as_json)
         return
     arms = [name.strip() for name in compare.split(",") if name.strip()]

@@ -181,7 +181,8 @@ def compare(jobs: Sequence[Job]) -> dict[str, Any]:
     return {
         "seeds": seeds,
         "budget": summaries[arms[0]][0]["budget"],
-        "config": summaries[arms[0]][0]["config"],
+        # As this version writes it: an older one knew fewer fields.
+        "config": TrainConfig.from_dict(summaries[arms[0]][0]["config"]).to_dict(),
         "arms": {arm: _arm_entry(arm, summaries, curves, splits) for arm in arms},
         "notes": _notes(summaries, curves),
     }

@@ -13,7 +13,7 @@ import numpy as np
 
 from apportion import metrics
 from apportion.allocation import allocate
-from apportion.gain import Progress
+from apportion.gain import Coverage, Progress
 from apportion.gradient_variance import law_for
 from apportion.predictor import MovingAverage, Predictor, Ridge
 from apportion.run_log import read_config, read_groups, read_lines
@@ -204,20 +204,27 @@ def _variance(config: TrainConfig, steps: list[StepGroups]) -> dict[str, float] 
 
 
 def _gain(config: TrainConfig, steps: list[StepGroups]) -> dict[str, float] | None:
-    """Progress under the exact success (`apportion.gain.Progress`), over an even step's."""
-    ours = even = 0.0
+    """Gain under the exact success over an even step's: of all steps, and the median of theirs.
+
+    In the measure of the run's objective, `apportion.gain.Coverage` or else `Progress`.
+    """
+    ours, even = [], []
     for step in steps:
         if step.success_B is None or step.even_success_A is None:
             return None
         num_A = np.full(len(step.even_success_A), config.rollouts_per_prompt)
-        ours += _progress(step.success_B, step.outcomes.num_requested_B)
-        even += _progress(step.even_success_A, num_A)
-    return {"against_uniform": ours / even} if even > 0.0 else None
+        ours.append(_worth(config, step.success_B, step.outcomes.num_requested_B))
+        even.append(_worth(config, step.even_success_A, num_A))
+    if not sum(even) > 0.0:
+        return None
+    ratios = [one / other for one, other in zip(ours, even, strict=True) if other > 0.0]
+    return {"against_uniform": sum(ours) / sum(even), "median": float(np.median(ratios))}
 
 
-def _progress(success_B: FloatArray, num_B: IntArray) -> float:
+def _worth(config: TrainConfig, success_B: FloatArray, num_B: IntArray) -> float:
     truth = Forecast.of_success(np.clip(success_B, 0.0, 1.0))
-    return float(Progress.of(truth).value(num_B).sum())
+    gain = Coverage(truth) if config.objective == "coverage" else Progress.of(truth)
+    return float(gain.value(num_B).sum())
 
 
 def _expected(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from apportion.errors import InvalidInputError
-
 from .rows import Row, row_key
+
+logger = logging.getLogger(__name__)
 
 ExtraRows = Callable[[int, Sequence[Row]], Sequence[Row]]
 """``extra_rows(step, heads) -> rows``: candidates of a step besides the heads of its batch."""
@@ -38,12 +39,12 @@ class DrawnRows:
         self, dataset: Any, times: int, *, seed: int, key_column: str | None = None
     ) -> None:
         self.dataset, self.times, self.seed, self.key_column = dataset, times, seed, key_column
+        self._has_warned = False
 
     def __call__(self, step: int, heads: Sequence[Row]) -> list[Row]:
         """Return ``times - 1`` rows for each head, with the columns of the heads.
 
-        Raises:
-            InvalidInputError: the data set has too few distinct prompts.
+        Fewer where the data set has not as many distinct prompts, which is warned of once.
         """
         keys = [row_key(head, self.key_column) for head in heads]
         taken, columns = set(keys), {name for head in heads for name in head}
@@ -59,10 +60,15 @@ class DrawnRows:
             if key not in taken:
                 taken.add(key)
                 rows.append({name: value for name, value in row.items() if name in columns})
-        if len(rows) < num_extra:
-            raise InvalidInputError(
-                f"The data set has {len(taken)} distinct prompts, but candidates {self.times} asks "
-                f"for {num_extra + len(heads)} in a batch of {len(heads)}. Lower candidates or the "
-                "batch, or give more prompts."
+        if len(rows) < num_extra and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "The data set has %d distinct prompts, but candidates %d asks for %d in a batch of "
+                "%d: there is less to choose from. Lower candidates or the batch, or give more "
+                "prompts.",
+                len(taken),
+                self.times,
+                num_extra + len(heads),
+                len(heads),
             )
         return rows

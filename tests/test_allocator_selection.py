@@ -135,6 +135,8 @@ def test_variance_takes_no_candidates():
         ({"exploration": -0.1}, "exploration is -0.1"),
         ({"exploration": math.nan}, "exploration"),
         ({"kappa": math.inf}, "kappa"),
+        ({"objective": "progress", "lower": 1}, "lower is 1, but where prompts are chosen"),
+        ({"objective": "coverage", "lower": 0}, "lower is 0, but where prompts are chosen"),
     ],
 )
 def test_malformed_options_are_refused(options, words):
@@ -172,6 +174,19 @@ def test_groups_without_an_advantage_are_refused(lower, exploration):
 def test_an_even_split_that_does_not_fit_is_refused():
     with pytest.raises(InfeasibleBudgetError):
         trained().allocate(prompts_of(np.arange(60)), 64, prompts_per_step=40)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_without_do_no_harm_the_even_split_need_not_fit(objective):
+    allocator = trained(objective, do_no_harm=False)
+    for options in ({"prompts_per_step": 1, "upper": 2}, {"prompts_per_step": 40}):
+        allocation = allocator.allocate(prompts_of(np.arange(60)), 64, **options)
+        assert allocation.num_rollouts_B.sum() == 64
+        assert math.isfinite(allocation.gain)
+        assert math.isnan(allocation.uniform_gain)
+        assert math.isnan(allocation.gain_ratio)
+    with pytest.raises(InfeasibleBudgetError):
+        allocator.allocate(prompts_of(np.arange(5)), 64, upper=4)
 
 
 def test_a_restored_allocator_goes_on_as_the_saved_one():

@@ -41,6 +41,9 @@ def call(monkeypatch, capsys, *arguments, stdin=None):
         (["train", "--candidates", "many"], "candidates is 'many'"),
         (["train", "--candidates", "0x"], "candidates is 0"),
         (["train", "--objective", "variance", "--candidates", "3x"], "chooses no prompts"),
+        (["train", "--arm", "uniform", "--candidates", "3x"], "you asked for uniform"),
+        (["train", "--arm", "vip", "--objective", "progress"], "you asked for vip"),
+        (["train", "--compare", "uniform,vip", "--candidates", "3"], "for uniform, vip"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(

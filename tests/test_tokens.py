@@ -150,6 +150,8 @@ def test_the_order_of_magnitude_of_tokens_does_not_matter():
         (([0.5], np.inf, [10]), {}, InvalidInputError, "token_budget"),
         (([0.5, 0.5], 100, [10]), {}, InvalidInputError, "tokens_B has 1 values"),
         (([0.5, 0.5], 100, [10, 0]), {}, InvalidInputError, r"tokens_B\[1\] is 0"),
+        (([0.5, 0.5], 1e308, [10, 1e308]), {}, InvalidInputError, r"tokens_B\[1\] is 1e\+308"),
+        (([0.5, 0.5], 1e6, [2.0**53] * 2), {}, InfeasibleBudgetError, "need 3.6"),
         (([0.5, 0.5], 100, [10, np.nan]), {}, InvalidInputError, r"tokens_B\[1\] is nan"),
         (([], 100, []), {}, InvalidInputError, "batch is empty"),
         (([0.5], 100, [10]), {"lower": 1}, NonConvexLawError, "lower to 2"),

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from apportion import controls, validate
 from apportion.allocation import VarianceLaw, allocate
-from apportion.errors import InvalidInputError
+from apportion.errors import InfeasibleBudgetError, InvalidInputError
 from apportion.gain import KAPPA_RANGE, Coverage, Gain, Progress
 from apportion.predictor.base import Predictor
 from apportion.predictor.skill import SkillMonitor
@@ -59,8 +59,8 @@ class RolloutAllocator:
         exploration: share of the budget that goes to the candidates that were not looked at for
             longest, `lower` rollouts each, whatever they promise. With E of them a step, a prompt
             is looked at the Q/E-th time (rounded up) that it is a candidate at the latest, Q the
-            prompts known, if each step is observed before the next is decided. While an even split
-            is made for want of skill, it follows the order of the batches alone.
+            prompts known, if each step is observed before the next is decided. That holds while the
+            forecast decides: the even split of `do_no_harm` follows your own order of batches.
         kappa: noise of a rollout's gradient over its signal, for "progress"; kept in [0.3, 3].
         do_no_harm: split evenly while there is no data, while the forecasts score no better than
             the global mean, or once a group's mean reward lay outside `reward_range`;
@@ -176,10 +176,12 @@ class RolloutAllocator:
 
         Returns:
             The allocation; its `reason` is empty if the forecast decided. Prompts that were not
-            chosen have 0 rollouts.
+            chosen have 0 rollouts. Its `uniform_gain` is NaN if the even split does not fit the
+            bounds, which is no mistake without `do_no_harm`.
 
         Raises:
-            InfeasibleBudgetError: no whole numbers within the bounds sum to the budget.
+            InfeasibleBudgetError: no whole numbers within the bounds sum to the budget; with
+                `do_no_harm` the even split must exist too, as any step may fall back to it.
         """
         at = self.step if step is None else step
         row_B = self._rows(prompts)
@@ -227,12 +229,16 @@ class RolloutAllocator:
             if self.objective == "progress"
             else Coverage(forecast)
         )
-        even_B = np.zeros(len(forecast), dtype=np.int64)
+        even_B, uniform_gain = np.zeros(len(forecast), dtype=np.int64), math.nan
         first = np.arange(min(num_even, len(forecast)))
-        even_B[first] = controls.uniform(
-            forecast.take(first), budget, lower=self.lower, upper=upper
-        )
-        uniform_gain = float(gain.value(even_B).sum())
+        try:
+            even_B[first] = controls.uniform(
+                forecast.take(first), budget, lower=self.lower, upper=upper
+            )
+            uniform_gain = float(gain.value(even_B).sum())
+        except InfeasibleBudgetError:
+            if self.do_no_harm:
+                raise
         num_B, price, bound = even_B, 0.0, math.nan
         if not reason:
             selection = select(

@@ -35,6 +35,8 @@ _FEW = 4096
 _CORE = 14
 """Rollouts on either side of the price that are chosen anew: 2^14 sets each are compared."""
 _MOST = 2**40
+_MOST_TOKENS = 2.0**53
+"""As of all counts; sums of larger ones could leave the range of floats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +81,7 @@ def allocate_tokens(
     Args:
         success_or_forecast: success probability of each prompt (B), or a forecast with doubt.
         token_budget: tokens in all.
-        tokens_B: expected tokens ``c_i`` of one rollout of each prompt, more than 0.
+        tokens_B: expected tokens ``c_i`` of one rollout of each prompt, above 0, at most 2^53.
         variance: "rloo", "dr_grpo", "grpo", "grpo_population_std" or what `law_for` returns.
         lower: fewest rollouts of a prompt.
         upper: most rollouts of a prompt; what the budget can pay if None.
@@ -275,6 +277,13 @@ def _costs(tokens_B: ArrayLike, size: int) -> FloatArray:
         raise InvalidInputError(
             f"tokens_B[{at}] is {cost_B[at]:g}, but a rollout takes more than 0 tokens. Give the "
             "expected number of each prompt."
+        )
+    large_i = np.flatnonzero(cost_B > _MOST_TOKENS)
+    if large_i.size:
+        at = int(large_i[0])
+        raise InvalidInputError(
+            f"tokens_B[{at}] is {cost_B[at]:g}, but must be at most 2^53. Give the expected tokens "
+            "of one rollout."
         )
     return cost_B
 

@@ -12,8 +12,9 @@ from test_trl_trainer import by_hand, record_rewards
 
 from apportion.allocator import RolloutAllocator
 from apportion.errors import InvalidInputError
-from apportion.integrations.trl import AdaptiveGRPOConfig
+from apportion.integrations.trl import AdaptiveGRPOConfig, checks
 from apportion.integrations.trl.candidates import DrawnRows
+from apportion.integrations.trl.checks import check_dataset
 from apportion.predictor import Beta, Oracle
 from apportion.run_log import read_config, read_groups
 
@@ -206,6 +207,30 @@ def test_too_few_distinct_prompts_are_less_to_choose_from_and_do_not_end_a_run(c
     assert caplog.text.count("has 5 distinct prompts, but candidates 6 asks") == 1
 
 
+def test_distinct_prompts_are_counted_no_further_than_there_are_enough(monkeypatch):
+    class Rows:
+        def __init__(self, num_rows, num_distinct):
+            self.num_rows, self.num_distinct, self.num_read = num_rows, num_distinct, 0
+
+        def __len__(self):
+            return self.num_rows
+
+        def __getitem__(self, index):
+            self.num_read += 1
+            return {"prompt": f"{index % self.num_distinct}"}
+
+    args = AdaptiveGRPOConfig("out", **BASE, candidates=2)  # of 4 prompts
+    enough, few = Rows(100, 8), Rows(100, 7)
+    check_dataset(args, enough, draws=True)
+    assert enough.num_read == 8
+    check_dataset(args, few)
+    assert few.num_read == 0
+    with pytest.raises(InvalidInputError, match=r"the 100 rows .* hold 7 distinct prompts"):
+        check_dataset(args, few, draws=True)
+    monkeypatch.setattr(checks, "_MOST_COUNTED", 99)
+    check_dataset(args, few, draws=True)
+
+
 def test_own_rows_in_place_of_drawn_ones(tmp_path):
     data, asked = list(helpers.dataset()), []
 
@@ -296,6 +321,8 @@ def test_a_stream_is_chosen_from_within_its_batches_only(tmp_path):
 def test_what_cannot_choose_is_refused(tmp_path):
     with pytest.raises(InvalidInputError, match=r"chooses from 28, but the data set has 24 rows"):
         helpers.build(tmp_path, candidates=7)
+    with pytest.raises(InvalidInputError, match=r"from 8, but the 24 rows .* 5 distinct prompts"):
+        helpers.build(tmp_path, candidates=2, prompt_key_column="level")
     plain = RolloutAllocator(Beta())
     with pytest.raises(InvalidInputError, match=r"candidates 2\), but the allocator gives every"):
         helpers.build(tmp_path, candidates=2, allocator=plain)

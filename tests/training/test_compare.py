@@ -120,8 +120,8 @@ def test_comparisons_that_compare_nothing(tmp_path, arms, seeds, message):
         compare.start(CONFIG, arms, seeds, tmp_path)
 
 
-def test_a_comparison_of_an_older_version_is_still_shown(tmp_path):
-    """Its summaries know no objective, no gain and no share touched."""
+def test_a_comparison_of_an_older_version_is_still_shown(tmp_path, capsys):
+    """Its summaries know no objective, no gain, no share touched and no notes."""
     from apportion.cli.tables import print_comparison
 
     config = TrainConfig(steps=4, num_evaluations=2)
@@ -134,5 +134,11 @@ def test_a_comparison_of_an_older_version_is_still_shown(tmp_path):
             summary["config"].pop(name, None)
         for name in ("gain", "expected_gain", "prompts_per_step", "share_touched", "memorising"):
             summary.pop(name, None)
+        del summary["notes"]
         path.write_text(json.dumps(summary))
-    print_comparison(compare.compare(jobs), tmp_path)
+    result = compare.compare(jobs)
+    assert (result["config"]["objective"], result["config"]["candidates"]) == ("variance", 1)
+    assert result["arms"]["adaptive"]["gain"] is None
+    assert result["notes"] == []
+    print_comparison(result, tmp_path)
+    assert "choose for" not in capsys.readouterr().out

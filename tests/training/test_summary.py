@@ -40,7 +40,7 @@ def write_run(folder, *, exact=True, config=CONFIG, even=None):
             choice = {"gain_ratio": [1.0, None, 3.0][step], "share_touched": 0.1 * (step + 1)}
             log.log_step(step, line | (choice if even is not None else {}))
             values = {"seconds": 2.0} | ({"success": TRUTH.tolist()} if exact else {})
-            values |= {"even_success": even} if even is not None else {}
+            values |= {"even_success": even[step]} if even is not None else {}
             log.log_batch(step, values)
         for step in (0, 3):
             values = measured_values(Measured.of_success(TRUTH + 0.01 * step))
@@ -78,7 +78,7 @@ def test_the_gain_of_a_choice_by_hand(tmp_path):
     """Progress under the exact success; the noise of other prompts is no measure."""
     even = [0.0, 0.5, 1.0, 0.9]
     config = replace(CONFIG, objective="progress", candidates=3)
-    write_run(tmp_path, config=config, even=even)
+    write_run(tmp_path, config=config, even=[even] * 3)
     summary = summarise(tmp_path, features, ["a note"])
 
     def progress(success_B, num_B):
@@ -98,6 +98,23 @@ def test_the_gain_of_a_choice_by_hand(tmp_path):
     assert summary["memorising"] is None
     assert summary["notes"] == ["a note"]
     json.dumps(summary, allow_nan=False)
+
+
+def test_the_gain_of_coverage_is_coverage_and_both_averages_are_told(tmp_path):
+    even = [[0.0, 0.5, 1.0, 0.9], [0.5] * 4, [0.01] * 4]
+    config = replace(CONFIG, objective="coverage", candidates=3)
+    write_run(tmp_path, config=config, even=even)
+
+    def coverage(success_B, num_B):
+        p_B, num_B = np.array(success_B), np.array(num_B)
+        return (1 - p_B**num_B - (1 - p_B) ** num_B).sum()
+
+    ours = coverage(TRUTH, SIZES)
+    evens = [coverage(success_B, [4] * 4) for success_B in even]
+    assert summarise(tmp_path, features)["gain"] == {
+        "against_uniform": pytest.approx(3 * ours / sum(evens)),
+        "median": pytest.approx(np.median([ours / one for one in evens])),
+    }
 
 
 def test_a_pool_learned_by_heart_is_noted(tmp_path):

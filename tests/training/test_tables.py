@@ -15,7 +15,7 @@ SUMMARY = {
     "share_with_signal": 0.6,
     "prompts_per_step": 41.5,
     "share_touched": 0.37,
-    "gain": {"against_uniform": 2.5, "median": 2.5},
+    "gain": {"against_uniform": 2.5, "median": 2.4},
     "expected_gain": 3.0,
     "gradient_variance": None,
     "expected_variance": None,
@@ -35,10 +35,18 @@ def test_a_choice_is_told_in_words(tmp_path, capsys):
     print_summary(SUMMARY, tmp_path)
     out = capsys.readouterr().out
     assert "41.5 a step, chosen for progress among 3 x 64; 37% of the pool was sampled" in out
-    assert "expected 3.00 times an even split's, it was 2.50 by the exact success" in out
+    assert "expected progress, median over steps: the forecasts expected 3.00 times" in out
+    assert "expected 3.00 times an even split's, it was 2.40 by the exact success" in out
+    assert "even split  was made in 2 of 60 steps" in out
     assert "against the exact success" in out
     assert "memorising a small pool" in out
     assert "variance" not in out
+
+
+def test_the_gain_is_called_by_its_name(tmp_path, capsys):
+    config = TrainConfig(arm="adaptive", objective="coverage")
+    print_summary({**SUMMARY, "config": config.to_dict()}, tmp_path)
+    assert "gain        expected coverage, median over steps: the" in capsys.readouterr().out
 
 
 def test_without_the_exact_success_the_expected_gain_stands_alone(tmp_path, capsys):

@@ -154,8 +154,8 @@ def _lines(summary: dict[str, Any]) -> list[str]:
     if even:
         split = "would have been" if is_even else "was"
         lines.append(
-            f"even split  {split} chosen in {even} of {summary['num_steps']} steps, for want of "
-            "data or skill"
+            f"even split  {split} made in {even} of {summary['num_steps']} steps, where the "
+            "forecast did not decide"
         )
     return lines
 
@@ -172,8 +172,9 @@ def _choice_lines(config: TrainConfig, summary: dict[str, Any]) -> list[str]:
     if summary["expected_gain"] is not None:
         parts.append(f"the forecasts expected {summary['expected_gain']:.2f} times an even split's")
     if summary["gain"] is not None:
-        parts.append(f"it was {summary['gain']['median']:.2f} by the exact success (medians)")
-    return [*lines, f"gain        {', '.join(parts)}"] if parts else lines
+        parts.append(f"it was {summary['gain']['median']:.2f} by the exact success")
+    measure = f"expected {config.goal}, median over steps"
+    return [*lines, f"gain        {measure}: {', '.join(parts)}"] if parts else lines
 
 
 def _measure(result: dict[str, Any]) -> str:

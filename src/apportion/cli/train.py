@@ -91,13 +91,14 @@ def train_command(
         ),
     ] = _DEFAULTS.rollouts_per_prompt,
     objective: Annotated[
-        str,
+        str | None,
         typer.Option(
             help=f"Of the arms adaptive and oracle: {', '.join(OBJECTIVES)}. variance splits the "
-            "rollouts among the prompts of the step, the others choose prompts.",
+            "rollouts among the prompts of the step, the others choose prompts; "
+            f"{_DEFAULTS.objective} if left out.",
             rich_help_panel=_SIZE,
         ),
-    ] = _DEFAULTS.objective,
+    ] = None,
     candidates: Annotated[
         str | None,
         typer.Option(
@@ -215,6 +216,7 @@ def train_command(
     is_own = model is not None or dataset is not None
     rate = OWN_LEARNING_RATE if is_own else EMBEDDED_LEARNING_RATE
     own_tokens = _OWN_MAX_TOKENS if is_own else _DEFAULTS.max_tokens
+    goal = _DEFAULTS.objective if objective is None else objective
     config = TrainConfig(
         arm=arm,
         model=model,
@@ -229,8 +231,8 @@ def train_command(
         estimator=estimator,
         prompts_per_step=prompts_per_step,
         rollouts_per_prompt=rollouts_per_prompt,
-        objective=objective,
-        candidates=_times(candidates, objective),
+        objective=goal,
+        candidates=_times(candidates, goal),
         lower=lower,
         upper=upper,
         steps=steps,
@@ -247,17 +249,13 @@ def train_command(
         micro_batch = _fitting_micro_batch(config)
     config = replace(config, micro_batch=micro_batch)
     folder = out or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
+    names = (arm if compare is None else compare).split(",")
+    arms = [name.strip() for name in names if name.strip()]
+    if candidates is not None or objective is not None:
+        _check_that_one_chooses(arms)
     if compare is None:
-        if arm not in CHOOSING_ARMS and (
-            candidates is not None or objective != _DEFAULTS.objective
-        ):
-            raise InvalidInputError(
-                f"The {arm} arm chooses no prompts, so --candidates and --objective say nothing. "
-                "Leave them out, or take --arm adaptive."
-            )
         _train(config, folder, as_json)
         return
-    arms = [name.strip() for name in compare.split(",") if name.strip()]
     all_seeds = list(range(seed, seed + seeds))
     comparing.start(config, arms, all_seeds, folder)
     _compare(config, arms, all_seeds, folder, processes, as_json)
@@ -331,6 +329,15 @@ def _times(text: str | None, objective: str) -> int:
             "--candidates out, or take --objective progress."
         )
     return times
+
+
+def _check_that_one_chooses(arms: list[str]) -> None:
+    """Raise if options about the choice of prompts would say nothing to any of the arms."""
+    if set(arms) <= set(ARMS) - set(CHOOSING_ARMS):
+        raise InvalidInputError(
+            f"--candidates and --objective are read by the arms {' and '.join(CHOOSING_ARMS)}, but "
+            f"you asked for {', '.join(arms)}. Leave them out, or take one of those arms."
+        )
 
 
 def _how_to_go_on(folder: Path) -> str:

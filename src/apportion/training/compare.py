@@ -196,7 +196,8 @@ def _notes(
     notes: dict[str, None] = {}
     for found in summaries.values():
         for summary in found:
-            own = (note for note in summary["notes"] if note != summary.get("memorising"))
+            # Summaries of the first version lack notes.
+            own = (n for n in summary.get("notes", []) if n != summary.get("memorising"))
             notes |= dict.fromkeys(own)
     for arm in summaries:
         if (arm, "pool") in curves and (arm, "held_out") in curves:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 from apportion.errors import InvalidInputError
 
 from .config import AdaptiveRolloutConfig, check_bounds
-from .rows import check_group_column
+from .rows import check_group_column, row_key
+
+_MOST_COUNTED = 200_000
+"""Rows up to which the distinct prompts of a data set are counted beforehand."""
 
 
 def check_setup(trainer: Any, allocator: Any | None, extra_rows: Any | None = None) -> None:
@@ -82,8 +86,18 @@ def check_dataset(args: Any, dataset: Any, *, draws: bool = False) -> None:
     if draws:
         _check_size(args, dataset)
     present = getattr(dataset, "column_names", None)
-    if present is None:
-        return
+    if present is not None:
+        _check_columns(args, present)
+    if draws:
+        _check_distinct(args, dataset)
+    if args.prompt_key_column is None and {"image", "images"} & set(present or ()):
+        _warn(
+            "Prompts with images are remembered by a hash of their words alone. Name a column "
+            "with a key of their own in prompt_key_column."
+        )
+
+
+def _check_columns(args: Any, present: Sequence[str]) -> None:
     if args.allocator_mode == "adaptive":
         check_group_column(present)
     for name in ("prompt_key_column", "prior_mean_column", "prior_count_column"):
@@ -92,11 +106,6 @@ def check_dataset(args: Any, dataset: Any, *, draws: bool = False) -> None:
             raise InvalidInputError(
                 f"{name} is {column!r}, but the data set has {', '.join(sorted(present))}."
             )
-    if args.prompt_key_column is None and {"image", "images"} & set(present):
-        _warn(
-            "Prompts with images are remembered by a hash of their words alone. Name a column "
-            "with a key of their own in prompt_key_column."
-        )
 
 
 def _chooses(allocator: Any) -> bool:
@@ -119,6 +128,25 @@ def _check_size(args: Any, dataset: Any) -> None:
             f"{args.candidates * num_prompts}, but the data set has {size} rows. Lower candidates "
             "or the batch, or give more prompts."
         )
+
+
+def _check_distinct(args: Any, dataset: Any) -> None:
+    """Raise if there are too few different prompts; looks no further than there are enough."""
+    size = len(dataset)
+    if size > _MOST_COUNTED:
+        return
+    num_prompts = args.generation_batch_size // args.num_generations
+    needed = args.candidates * num_prompts
+    keys: set[str] = set()
+    for index in range(size):
+        keys.add(row_key(dict(dataset[index]), args.prompt_key_column))
+        if len(keys) == needed:
+            return
+    raise InvalidInputError(
+        f"candidates is {args.candidates}, so a batch of {num_prompts} prompts chooses from "
+        f"{needed}, but the {size} rows of the data set hold {len(keys)} distinct prompts. Lower "
+        "candidates or the batch, or give more prompts."
+    )
 
 
 def described(trainer: Any) -> dict[str, Any]:

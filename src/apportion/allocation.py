@@ -132,14 +132,14 @@ class _PriceSearch:
         price = start
         while not self.few_left(low_B, high_B) and np.nextafter(cheap, np.inf) < dear:
             if not cheap < price < dear:
-                price = _middle(cheap, dear)
+                price = bounds.middle_price(cheap, dear)
             num_B = self.numbers_at(price, low_B, high_B)
             if num_B.sum() <= self.budget:
                 low_B, dear, above = num_B, price, True
             else:
                 high_B, cheap, below = num_B, price, True
             if above and below:
-                price = _middle(cheap, dear)
+                price = bounds.middle_price(cheap, dear)
             else:
                 price = price / step if above else price * step
                 step *= step
@@ -152,7 +152,7 @@ class _PriceSearch:
     def numbers_at(self, price: float, low_B: IntArray, high_B: IntArray) -> IntArray:
         """Return the rollouts of each prompt, within what is known, whose drops reach the price."""
         if self.law.crossing is None:
-            return self._numbers_by_halving(price, low_B, high_B)
+            return bounds.raised_while(lambda num_B: self.drop(num_B) >= price, low_B, high_B)
         guess_B = np.floor(self.law.crossing(self.forecast, price)) + 1.0
         num_B = np.clip(guess_B, low_B, high_B).astype(np.int64)
         # The formula is rounded otherwise than the drop itself, which alone decides.
@@ -161,14 +161,6 @@ class _PriceSearch:
         while (less_B := (num_B > low_B) & (self.drop(np.maximum(num_B - 1, low_B)) < price)).any():
             num_B -= less_B
         return num_B
-
-    def _numbers_by_halving(self, price: float, low_B: IntArray, high_B: IntArray) -> IntArray:
-        while (open_B := low_B < high_B).any():
-            middle_B = (low_B + high_B) // 2
-            reached_B = self.drop(middle_B) >= price
-            low_B = np.where(open_B & reached_B, middle_B + 1, low_B)
-            high_B = np.where(open_B & ~reached_B, middle_B, high_B)
-        return low_B
 
     def few_left(self, low_B: IntArray, high_B: IntArray) -> bool:
         """Say whether the undecided drops are few enough to be sorted."""
@@ -200,12 +192,6 @@ class _PriceSearch:
         if not bought_B.any():
             return 0.0
         return float(self.drop(np.maximum(num_B - 1, self.lower_B))[bought_B].min())
-
-
-def _middle(cheap: float, dear: float) -> float:
-    if dear > 2.0 * cheap:
-        return float(np.sqrt(cheap) * np.sqrt(dear))
-    return cheap + (dear - cheap) / 2.0
 
 
 def _checked_law(

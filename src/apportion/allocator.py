@@ -33,6 +33,8 @@ OUT_OF_RANGE = (
     "A group's mean reward was {mean:.12g}, outside reward_range ({low:.12g}, {high:.12g}), so "
     "every prompt gets the same. Give the allocator the range of your rewards."
 )
+EXPLORATION = 0.1
+"""Share of the budget for candidates not looked at for longest, unless another is asked for."""
 _LEAST_GROUP = 2
 _RANGE_SLACK = 1e-6
 _MOST_COUNTED = 2**62
@@ -93,7 +95,7 @@ class RolloutAllocator:
         reward_range: tuple[float, float] = (0.0, 1.0),
         do_no_harm: bool = True,
         objective: str = "variance",
-        exploration: float = 0.1,
+        exploration: float = EXPLORATION,
         kappa: float = 1.0,
     ) -> None:
         self.predictor = predictor

@@ -1,9 +1,11 @@
-"""Whole numbers within bounds that sum to a budget: whether they exist, and the even split."""
+"""Whole numbers within bounds that sum to a budget, the even split, and searches between bounds."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from apportion import validate
 from apportion.errors import InfeasibleBudgetError, InvalidInputError
@@ -76,6 +78,38 @@ def even_split(budget: int, lower_B: IntArray, upper_B: IntArray) -> IntArray:
     open_i = np.flatnonzero((lower_B <= level) & (level < upper_B))
     split_B[open_i[: budget - int(split_B.sum())]] += 1
     return split_B
+
+
+def raised_while(
+    is_worth: Callable[[IntArray], NDArray[np.bool_]], low_B: IntArray, high_B: IntArray
+) -> IntArray:
+    """Raise each number from `low` to at most `high` while one more is worth it, by halving.
+
+    Args:
+        is_worth: n_B -> whether one more than n is; once it is not, it is not for any larger n.
+        low_B: numbers to start from.
+        high_B: numbers to end at.
+
+    >>> raised_while(lambda num_B: num_B < np.array([3, 9]), np.array([1, 1]), np.array([8, 8]))
+    array([3, 8])
+    """
+    while (open_B := low_B < high_B).any():
+        middle_B = (low_B + high_B) // 2
+        worth_B = is_worth(middle_B)
+        low_B = np.where(open_B & worth_B, middle_B + 1, low_B)
+        high_B = np.where(open_B & ~worth_B, middle_B, high_B)
+    return low_B
+
+
+def middle_price(cheap: float, dear: float) -> float:
+    """Return a price between two: the geometric mean of distant ones, the mean of close ones.
+
+    >>> middle_price(1.0, 100.0), middle_price(4.0, 5.0)
+    (10.0, 4.5)
+    """
+    if dear > 2.0 * cheap:
+        return float(np.sqrt(cheap) * np.sqrt(dear))
+    return cheap + (dear - cheap) / 2.0
 
 
 def _level(budget: int, lower_B: IntArray, upper_B: IntArray) -> int:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from apportion import validate
+from apportion import bounds, validate
 from apportion.allocation import allocate
 from apportion.errors import InfeasibleBudgetError, InvalidInputError
 from apportion.gain import Gain
@@ -142,14 +142,8 @@ class _Ranking:
         The largest n within the bounds with ``u(n) - u(n-1) >= price``.
         """
         head = self.gain.take(self.order_B[:count])
-        low_B = np.full(count, self.lower)
-        high_B = np.full(count, self.upper)
-        while (open_B := low_B < high_B).any():
-            middle_B = (low_B + high_B) // 2
-            worth_B = head.rise(middle_B) >= price
-            low_B = np.where(open_B & worth_B, middle_B + 1, low_B)
-            high_B = np.where(open_B & ~worth_B, middle_B, high_B)
-        return low_B
+        low_B, high_B = np.full(count, self.lower), np.full(count, self.upper)
+        return bounds.raised_while(lambda num_B: head.rise(num_B) >= price, low_B, high_B)
 
     def number_at(self, budget: int) -> int:
         """Return how many prompts are in when the price has fallen far enough to spend the budget.
@@ -220,12 +214,9 @@ def _best_numbers(gain: Gain, lower: int, upper: int, size: int) -> IntArray:
     ``u`` is concave from 1 and ``u(1) = 0``: the average rises as long as the next rise exceeds it.
     """
     low_B, high_B = np.full(size, lower), np.full(size, upper)
-    while (open_B := low_B < high_B).any():
-        middle_B = (low_B + high_B) // 2
-        rises_B = gain.rise(middle_B) * middle_B > gain.value(middle_B)
-        low_B = np.where(open_B & rises_B, middle_B + 1, low_B)
-        high_B = np.where(open_B & ~rises_B, middle_B, high_B)
-    return low_B
+    return bounds.raised_while(
+        lambda num_B: gain.rise(num_B) * num_B > gain.value(num_B), low_B, high_B
+    )
 
 
 def _filled(

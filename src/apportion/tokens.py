@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from apportion import validate
+from apportion import bounds, validate
 from apportion.errors import InfeasibleBudgetError, InvalidInputError, NonConvexLawError
 from apportion.gradient_variance import KnownLaw, named_law
 from apportion.types import Forecast
@@ -203,14 +203,14 @@ class _Problem:
         cheap, dear, step = _TINY, _HUGE, 2.0
         while (high_B - low_B).sum() > max(_FEW, len(low_B)) and np.nextafter(cheap, 1.0) < dear:
             if not cheap < price < dear:
-                price = _middle(cheap, dear)
+                price = bounds.middle_price(cheap, dear)
             num_B = self.numbers_at(price, low_B, high_B)
             if self.is_paid(num_B):
                 low_B, dear = num_B, price
             else:
                 high_B, cheap = num_B, price
             if cheap > _TINY and dear < _HUGE:
-                price = _middle(cheap, dear)
+                price = bounds.middle_price(cheap, dear)
             else:
                 price = price / step if dear < _HUGE else price * step
                 step *= step
@@ -219,12 +219,9 @@ class _Problem:
     def numbers_at(self, price: float, low_B: IntArray, high_B: IntArray) -> IntArray:
         """Return the rollouts of each prompt, within what is known, whose drops reach the price."""
         worth_B = np.maximum(price * self.tokens_B, _TINY)
-        while (open_B := low_B < high_B).any():
-            middle_B = (low_B + high_B) // 2
-            reached_B = self.law.drop(self.forecast, middle_B) >= worth_B
-            low_B = np.where(open_B & reached_B, middle_B + 1, low_B)
-            high_B = np.where(open_B & ~reached_B, middle_B, high_B)
-        return low_B
+        return bounds.raised_while(
+            lambda num_B: self.law.drop(self.forecast, num_B) >= worth_B, low_B, high_B
+        )
 
     def with_core(self, num_B: IntArray) -> IntArray:
         """Choose the rollouts next to the price anew, exactly."""
@@ -297,12 +294,6 @@ def _ranks(width_B: IntArray) -> IntArray:
     ends_B = np.cumsum(width_B)
     ranks: IntArray = np.arange(int(ends_B[-1])) - np.repeat(ends_B - width_B, width_B)
     return ranks
-
-
-def _middle(cheap: float, dear: float) -> float:
-    if dear > 2.0 * cheap:
-        return float(np.sqrt(cheap) * np.sqrt(dear))
-    return cheap + (dear - cheap) / 2.0
 
 
 def _best_subset(cost: FloatArray, worth: FloatArray, capacity: float) -> np.ndarray:

@@ -254,19 +254,6 @@ def test_environments_meet_the_row_of_a_chosen_candidate(tmp_path):
     ]
     seen = []
 
-    class Echo:
-        def reset(self, problem, **_):
-            self.problem = problem
-            return f"{problem}?"
-
-        def peek(self) -> str:
-            """Say nothing.
-
-            Returns:
-                A space.
-            """
-            return " "
-
     def by_environment(environments, problem, **_):
         seen.append([(e.problem, p) for e, p in zip(environments, problem, strict=True)])
         return [1.0] * len(problem)
@@ -277,7 +264,7 @@ def test_environments_meet_the_row_of_a_chosen_candidate(tmp_path):
         candidates=2,
         tok=helpers.chat_tokenizer(),
         train_dataset=Dataset.from_list(rows),
-        environment_factory=Echo,
+        environment_factory=helpers.Echo,
         reward_funcs=by_environment,
         max_completion_length=8,
     )

@@ -150,25 +150,6 @@ def test_evaluation_is_left_alone(tmp_path):
     assert trainer.num_generations == 4
 
 
-class Echo:
-    """An environment that says which problem it was given and rewards it afterwards."""
-
-    def reset(self, problem, **_):
-        self.problem = problem
-        return f"{problem}?"
-
-    def peek(self) -> str:
-        """Say nothing.
-
-        Returns:
-            A space.
-        """
-        return " "
-
-    def _score(self):
-        return float(self.problem in ("p0", "p3", "p4"))
-
-
 def test_environments_meet_the_row_of_their_group(tmp_path):
     rows = [
         {**row, "prompt": [{"role": "user", "content": row["prompt"]}]} for row in helpers.dataset()
@@ -184,7 +165,7 @@ def test_environments_meet_the_row_of_their_group(tmp_path):
         allocator=helpers.FixedAllocator(SIZES),
         tok=helpers.chat_tokenizer(),
         train_dataset=Dataset.from_list(rows),
-        environment_factory=Echo,
+        environment_factory=helpers.Echo,
         reward_funcs=by_environment,
         max_completion_length=8,
     )

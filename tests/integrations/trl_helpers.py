@@ -260,3 +260,22 @@ def trained(trainer, **options):
 
 def logged(trainer, name):
     return [line[name] for line in trainer.state.log_history if name in line]
+
+
+class Echo:
+    """An environment that says which problem it was given and rewards it afterwards."""
+
+    def reset(self, problem, **_):
+        self.problem = problem
+        return f"{problem}?"
+
+    def peek(self) -> str:
+        """Say nothing.
+
+        Returns:
+            A space.
+        """
+        return " "
+
+    def _score(self):
+        return float(self.problem in ("p0", "p3", "p4"))

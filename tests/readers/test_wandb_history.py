@@ -92,8 +92,11 @@ def test_the_binary_log_cut(run_folder, tmp_path):
     check_every_cut(path, step=3)
     path.write_bytes(content[:-10])
     check_every_cut(path, step=90_001)
-    path.write_bytes(content[:40_001])
-    assert "1 torn or damaged piece of the log left out." in read(path)[1]
+    torn = []
+    for size in range(40_001, 40_009):  # one of them may end where a record ends
+        path.write_bytes(content[:size])
+        torn.append("1 torn or damaged piece of the log left out." in read(path)[1])
+    assert sum(torn) >= len(torn) - 1
 
 
 def test_damage_costs_its_block_alone(run_folder, tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -103,6 +103,20 @@ def pad_rows(
     return torch.from_numpy(id_BW), torch.from_numpy(is_token_BW)
 
 
+def scored_inputs(model: PreTrainedModel, batch: TokenBatch) -> tuple[torch.Tensor, dict[str, Any]]:
+    """Return all tokens of a batch, and what a forward pass takes to score its completions."""
+    device = model.device
+    token = torch.cat([batch.prompt_BP, batch.completion_BT], dim=1).to(device)
+    is_token = torch.cat([batch.is_prompt_BP, batch.is_completion_BT], dim=1).to(device)
+    return token, {
+        "input_ids": token[:, :-1],
+        "attention_mask": is_token[:, :-1].long(),
+        "position_ids": (is_token.long().cumsum(1) - 1).clamp(min=0)[:, :-1],
+        "use_cache": False,
+        "logits_to_keep": batch.completion_BT.shape[1],
+    }
+
+
 def log_likelihood(model: PreTrainedModel, batch: TokenBatch) -> torch.Tensor:
     """Log-probability of every completion, differentiable.
 
@@ -116,21 +130,13 @@ def log_likelihood(model: PreTrainedModel, batch: TokenBatch) -> torch.Tensor:
         ``l_B``, float.
     """
     num_steps = batch.completion_BT.shape[1]
-    device = model.device
-    token = torch.cat([batch.prompt_BP, batch.completion_BT], dim=1).to(device)
-    is_token = torch.cat([batch.is_prompt_BP, batch.is_completion_BT], dim=1).to(device)
-    logits = model(
-        input_ids=token[:, :-1],
-        attention_mask=is_token[:, :-1].long(),
-        position_ids=(is_token.long().cumsum(1) - 1).clamp(min=0)[:, :-1],
-        use_cache=False,
-        logits_to_keep=num_steps,
-    ).logits
+    token, inputs = scored_inputs(model, batch)
+    logits = model(**inputs).logits
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     nll = functional.cross_entropy(
         logits.flatten(0, 1), token[:, -num_steps:].flatten(), reduction="none"
     )
-    return -(nll.view(-1, num_steps) * batch.is_completion_BT.to(device)).sum(1)
+    return -(nll.view(-1, num_steps) * batch.is_completion_BT.to(token.device)).sum(1)
 
 
 def weighted_gradient(

@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from apportion import advantage, validate
-from apportion.embedded.likelihood import TokenBatch, weighted_gradient
+from apportion.embedded.likelihood import TokenBatch, scored_inputs, weighted_gradient
 from apportion.embedded.sampler import Rollouts
 from apportion.embedded.tasks import Problem, scores
 from apportion.validate import FloatArray
@@ -78,16 +78,8 @@ def score_norm(model: PreTrainedModel, rollouts: Rollouts) -> FloatArray:
         ``norm_N``.
     """
     tokens, device = rollouts.tokens, model.device
-    token = torch.cat([tokens.prompt_BP, tokens.completion_BT], dim=1).to(device)
-    is_token = torch.cat([tokens.is_prompt_BP, tokens.is_completion_BT], dim=1).to(device)
-    output = model(
-        input_ids=token[:, :-1],
-        attention_mask=is_token[:, :-1].long(),
-        position_ids=(is_token.long().cumsum(1) - 1).clamp(min=0)[:, :-1],
-        use_cache=False,
-        output_hidden_states=True,
-        logits_to_keep=tokens.completion_BT.shape[1],
-    )
+    _, inputs = scored_inputs(model, tokens)
+    output = model(**inputs, output_hidden_states=True)
     hidden = output.hidden_states[-1][:, -output.logits.shape[1] :]
     error = -output.logits.softmax(-1)
     written = tokens.completion_BT.to(device)

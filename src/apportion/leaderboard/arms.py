@@ -12,7 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from apportion.allocator import RolloutAllocator
+from apportion.allocator import EXPLORATION, RolloutAllocator
+from apportion.controls.mopps import CANDIDATES as MOPPS_CANDIDATES
 from apportion.embedded import peers
 from apportion.embedded.step import Rule
 from apportion.errors import InvalidInputError, first_line
@@ -24,8 +25,6 @@ CANDIDATES = 3
 """Candidates over the prompts of an even step, for arms that choose."""
 DAPO_CANDIDATES = 10
 """Batches that dynamic sampling may go through in one step; verl's recipe stops after ten."""
-MOPPS_CANDIDATES = 16
-"""As published."""
 PILOT_COMMIT_CANDIDATES = 3
 """As published."""
 UPPER_TIMES = 4
@@ -95,7 +94,7 @@ def arm_of(name: str, prompts: Prompts, success_of: SuccessOf, *, rollouts_per_p
             Oracle(success_of) if knows else FilterBank(),
             upper=UPPER_TIMES * rollouts_per_prompt,
             objective=objective,
-            exploration=0.0 if knows else 0.1,
+            exploration=0.0 if knows else EXPLORATION,
             do_no_harm=not knows,
         )
         allocator.add(prompts)

@@ -11,7 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from apportion.comparison import Interval, paired_difference, share_of_compute
+from apportion.comparison import (
+    Interval,
+    compute_to_level,
+    paired_difference,
+    share_of_compute,
+)
 from apportion.leaderboard.board import BASE, Board, Record, records
 from apportion.leaderboard.runs import K
 from apportion.validate import FloatArray
@@ -141,15 +146,16 @@ class Shorter:
 
 def shorter_of(board: Board) -> list[Shorter]:
     """Return the comparison by runs of smaller budgets, for the arms and pools that have it."""
-    runs = [run for run in board.paired() if run.schedule == "linear"] + board.shorter()
+    shorter = board.shorter()
+    runs = [run for run in board.paired() if run.schedule == "linear"] + shorter
     end: dict[tuple[str, str, int, int], float] = {}
     for run, record in records(runs, board.out):
         end[run.pool, run.arm, run.budget, run.seed] = record["held_out_T"][-1]
-    budgets = sorted({run.budget for run in board.shorter()} | {board.budget})
+    budgets = sorted({run.budget for run in shorter} | {board.budget})
     share_K = np.array(budgets) / board.budget
     rows = []
     for pool in board.pools:
-        arms = dict.fromkeys(run.arm for run in board.shorter() if run.pool == pool)
+        arms = dict.fromkeys(run.arm for run in shorter if run.pool == pool)
         seeds = [
             seed
             for seed in range(board.seeds)
@@ -165,7 +171,7 @@ def shorter_of(board: Board) -> list[Shorter]:
                     pool=pool,
                     arm=arm,
                     end_K=end_K,
-                    share=_crossing(share_K, end_K, level),
+                    share=compute_to_level(share_K, end_K, level),
                     num_seeds=len(seeds),
                 )
             )
@@ -305,18 +311,6 @@ def _curves(found: Sequence[Record], compute_T: FloatArray) -> FloatArray:
 def _mean_of_all(found: Sequence[Record], name: str) -> float | None:
     values = [value for record in found for value in record[name]]
     return float(np.mean(values)) if values else None
-
-
-def _crossing(share_K: FloatArray, end_K: FloatArray, level: float) -> float:
-    """Return where the line through the ends first reaches the level; infinity if nowhere."""
-    reached = np.flatnonzero(end_K >= level)
-    if not len(reached):
-        return float("inf")
-    at = int(reached[0])
-    if at == 0:
-        return float(share_K[0])
-    part = (level - end_K[at - 1]) / (end_K[at] - end_K[at - 1])
-    return float(share_K[at - 1] + part * (share_K[at] - share_K[at - 1]))
 
 
 def _shown(interval: Interval, form: str) -> str:

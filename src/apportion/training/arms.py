@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from apportion.allocator import RolloutAllocator
+from apportion.allocator import EXPLORATION, RolloutAllocator
 from apportion.embedding import TextEmbedding
 from apportion.gradient_variance import law_for
 from apportion.predictor import VIP, FilterBank, Oracle, Predictor
@@ -16,9 +16,6 @@ from apportion.training.config import TrainConfig
 from apportion.training.task import ID_COLUMN, PRIOR_COUNT, PRIOR_MEAN
 from apportion.types import Prompts
 from apportion.validate import FloatArray
-
-EXPLORATION = 0.1
-"""Share of the budget for candidates not sampled for longest; the oracle needs none."""
 
 SuccessOf = Callable[[Any], FloatArray]
 

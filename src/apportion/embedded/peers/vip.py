@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -20,28 +21,7 @@ if TYPE_CHECKING:
     from apportion.embedded.step import Step
 
 
-class _Vip:
-    """A batch split by VIP's predictions; the subclass says how."""
-
-    def __init__(self, prompts: Prompts) -> None:
-        if prompts.feature_BD is None and prompts.text_B is not None:
-            prompts = replace(prompts, feature_BD=hashed_ngrams(prompts.text_B))
-        self._belief = RolloutAllocator(VIP(), do_no_harm=False)
-        self._belief.add(prompts)
-
-    def __call__(self, step: Step) -> None:
-        """Draw a step and learn from it."""
-        size = step.prompts_per_step
-        forecast = self._belief.forecast(step.prompts.take(np.arange(size)), step=step.number)
-        num_B = self._split(forecast, step.budget, step.rollouts_per_prompt)
-        step.draw(placed(len(step), slice(size), num_B))
-        self._belief.observe(step.outcomes())
-
-    def _split(self, forecast: Forecast, budget: int, group: int) -> IntArray:
-        raise NotImplementedError
-
-
-class Vip(_Vip):
+class Vip:
     """Split the batch as VIP's theory says for Dr. GRPO, solved exactly.
 
     From 3 rollouts, the paper's least, to twice an even group (published code: 16 at 8 a prompt).
@@ -57,13 +37,20 @@ class Vip(_Vip):
     Source: VIP, Nguyen et al., ICLR 2026, section 5.1 and Theorem 5.1.
     """
 
+    def __init__(self, prompts: Prompts) -> None:
+        self._belief = _belief_of(prompts)
+
+    def __call__(self, step: Step) -> None:
+        """Draw a step and learn from it."""
+        _draw(step, self._belief, self._split)
+
     def _split(self, forecast: Forecast, budget: int, group: int) -> IntArray:
         return allocate(
             forecast, budget, variance="dr_grpo", lower=3, upper=2 * group
         ).num_rollouts_B
 
 
-class VipCode(_Vip):
+class VipCode:
     """Split the batch as the released allocator of VIP does.
 
     Published bounds are [4, 16], and nothing below 4, at 8 a prompt; scaled to [1/2, 2] even
@@ -79,6 +66,33 @@ class VipCode(_Vip):
     Source: the repository of VIP, see `apportion.controls.vip_code`.
     """
 
+    def __init__(self, prompts: Prompts) -> None:
+        self._belief = _belief_of(prompts)
+
+    def __call__(self, step: Step) -> None:
+        """Draw a step and learn from it."""
+        _draw(step, self._belief, self._split)
+
     def _split(self, forecast: Forecast, budget: int, group: int) -> IntArray:
         least = min(max(2, group // 2), group)
         return controls.vip_code(forecast.mean_B, budget, lower=least, upper=2 * group, keep=least)
+
+
+def _belief_of(prompts: Prompts) -> RolloutAllocator:
+    """Return VIP's own predictor over all prompts."""
+    if prompts.feature_BD is None and prompts.text_B is not None:
+        prompts = replace(prompts, feature_BD=hashed_ngrams(prompts.text_B))
+    belief = RolloutAllocator(VIP(), do_no_harm=False)
+    belief.add(prompts)
+    return belief
+
+
+def _draw(
+    step: Step, belief: RolloutAllocator, split: Callable[[Forecast, int, int], IntArray]
+) -> None:
+    """Split the even batch by VIP's predictions, draw it and learn from it."""
+    size = step.prompts_per_step
+    forecast = belief.forecast(step.prompts.take(np.arange(size)), step=step.number)
+    num_B = split(forecast, step.budget, step.rollouts_per_prompt)
+    step.draw(placed(len(step), slice(size), num_B))
+    belief.observe(step.outcomes())

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from apportion.allocator import EXPLORATION
 from apportion.errors import InvalidInputError
 
 from .config import AdaptiveRolloutConfig, check_bounds
@@ -63,7 +64,7 @@ def check_setup(trainer: Any, allocator: Any | None, extra_rows: Any | None = No
             f"reward_low {args.reward_low:g} and reward_high {args.reward_high:g} are ignored: the "
             f"allocator brings its own range {own_range}."
         )
-    for name, default in (("objective", None), ("exploration", 0.1)):
+    for name, default in (("objective", None), ("exploration", EXPLORATION)):
         wanted, own = getattr(args, name), getattr(allocator, name, None)
         if own is not None and wanted not in (default, own):
             _warn(f"{name} {wanted} is ignored: the allocator brings its own ({own}).")

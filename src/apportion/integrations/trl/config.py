@@ -9,7 +9,7 @@ from typing import Any
 from trl import GRPOConfig, RLOOConfig
 
 from apportion import validate
-from apportion.allocator import OBJECTIVES
+from apportion.allocator import EXPLORATION, OBJECTIVES
 from apportion.errors import InvalidInputError
 
 MODES = ("adaptive", "shadow", "uniform")
@@ -60,7 +60,7 @@ class AdaptiveRolloutConfig:
         },
     )
     exploration: float = field(
-        default=0.1,
+        default=EXPLORATION,
         metadata={
             "help": "Share of the rollouts that go to the candidates not sampled for longest, "
             "where prompts are chosen."

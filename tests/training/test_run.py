@@ -262,7 +262,7 @@ def test_a_resume_that_fails_can_be_resumed(whole, tmp_path, monkeypatch):
         raise InvalidInputError("no model today")
 
     with monkeypatch.context() as patched:
-        patched.setattr("apportion.training.run._load_model", fail)
+        patched.setattr("apportion.training.run.load_model", fail)
         with pytest.raises(InvalidInputError, match="no model today"):
             run(SPLIT, folder, resume=True)
     assert start_of(folder) == SPLIT

@@ -23,12 +23,12 @@ from apportion.training.config import (
     EMBEDDED_LEARNING_RATE,
     ESTIMATORS,
     OWN_LEARNING_RATE,
+    OWN_MAX_TOKENS,
     POOLS,
     TrainConfig,
 )
 
 _DEFAULTS = TrainConfig()
-_OWN_MAX_TOKENS = 512
 _OWN_MICRO_BATCH = 8
 _YOURS, _SIZE, _LEARNING, _RUN = "Your own model and data", "Rollouts", "Learning", "Run"
 
@@ -122,7 +122,7 @@ def train_command(
         int | None,
         typer.Option(
             help=f"Longest completion in tokens; {_DEFAULTS.max_tokens} for the embedded model, "
-            f"else {_OWN_MAX_TOKENS}.",
+            f"else {OWN_MAX_TOKENS}.",
             rich_help_panel=_SIZE,
         ),
     ] = None,
@@ -215,7 +215,7 @@ def train_command(
         return
     is_own = model is not None or dataset is not None
     rate = OWN_LEARNING_RATE if is_own else EMBEDDED_LEARNING_RATE
-    own_tokens = _OWN_MAX_TOKENS if is_own else _DEFAULTS.max_tokens
+    own_tokens = OWN_MAX_TOKENS if is_own else _DEFAULTS.max_tokens
     goal = _DEFAULTS.objective if objective is None else objective
     config = TrainConfig(
         arm=arm,

@@ -54,14 +54,23 @@ def _sample_batch(model: Any, tokenizer: Any, prompts: Sequence[Any], max_tokens
     side = tokenizer.padding_side
     tokenizer.padding_side = "left"
     try:
-        inputs = tokenizer(texts, return_tensors="pt", padding=True).to(model.device)
+        # A chat template writes the start token itself.
+        inputs = tokenizer(
+            texts,
+            return_tensors="pt",
+            padding=True,
+            add_special_tokens=all(isinstance(prompt, str) for prompt in prompts),
+        ).to(model.device)
     finally:
         tokenizer.padding_side = side
     output = model.generate(
         **inputs,
         do_sample=True,
+        # What a model's own generation settings would change is set back, as trainers do.
         temperature=1.0,
         top_k=0,
+        top_p=1.0,
+        repetition_penalty=1.0,
         max_new_tokens=max_tokens,
         pad_token_id=tokenizer.pad_token_id or tokenizer.eos_token_id,
     )

@@ -16,6 +16,7 @@ CHOOSING_ARMS = ("adaptive", "oracle")
 """Arms that follow the objective of the run; the others give every prompt of the batch rollouts."""
 EMBEDDED_LEARNING_RATE = 2e-4
 OWN_LEARNING_RATE = 1e-6
+OWN_MAX_TOKENS = 512
 _LARGEST_SEED = 2**32 - 1
 _OWN_DATA = ("reward", "reward_low", "reward_high", "prompt_column", "answer_column", "held_out")
 VIP_LOWER = 3

@@ -63,8 +63,8 @@ def run(
         RunFolderError: the folder already holds a run, or another process writes there.
         Stopped: the run was asked to stop; a checkpoint of the last step is on disk.
     """
-    _hush(everything=config.is_embedded)
-    with _locked(folder) as lock:
+    hush(everything=config.is_embedded)
+    with locked(folder) as lock:
         is_there = (folder / "run.json").exists()
         if is_there and not resume and read_lines(folder / "batches.jsonl"):
             raise holds_a_run(folder)
@@ -95,7 +95,7 @@ def run(
     )
 
 
-def _hush(*, everything: bool) -> None:
+def hush(*, everything: bool) -> None:
     """Keep the libraries from drawing bars over ours and from warning about one another."""
     try:
         from transformers.utils import logging as transformers_logging
@@ -120,7 +120,7 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[TextIO]:
+def locked(folder: Path) -> Iterator[TextIO]:
     """Hold the folder's lock; a folder that was new and stayed empty is not left behind."""
     is_new = not folder.exists()
     lock = lock_folder(folder)
@@ -143,7 +143,7 @@ def _trainer(watch: Watch, embedding: TextEmbedding) -> Any:
     config, task = watch.config, watch.task
     prompts = prompts_of(task.rows, embedding)
     trainer_class = AdaptiveRLOOTrainer if config.estimator == "rloo" else AdaptiveGRPOTrainer
-    model, tokenizer = _load_model(task, is_embedded=config.is_embedded)
+    model, tokenizer = load_model(task, is_embedded=config.is_embedded)
     pool = Dataset.from_list(task.rows)
 
     def extra_rows(step: int, heads: Any) -> list[Any]:
@@ -219,7 +219,12 @@ def _arguments(config: TrainConfig, folder: Path) -> Any:
         )
 
 
-def _load_model(task: Task, *, is_embedded: bool) -> tuple[Any, Any]:
+def load_model(task: Task, *, is_embedded: bool) -> tuple[Any, Any]:
+    """Return the task's model and tokenizer, which must be able to read its prompts.
+
+    Raises:
+        InvalidInputError: there is no such model, or it does not fit the prompts.
+    """
     if is_embedded:
         from apportion.embedded.model import load
 

@@ -102,6 +102,16 @@ class Task:
         return {row[ID_COLUMN]: prompt_text(row["prompt"]) for row in self.rows}
 
 
+def score_rows(
+    reward: RewardFunction, rows: Sequence[Mapping[str, Any]], completions: Sequence[Any]
+) -> FloatArray:
+    """Return the reward of one completion of each row, NaN where there is none."""
+    columns = {name: [row[name] for row in rows] for name in rows[0] if name != "prompt"}
+    prompts = [row["prompt"] for row in rows]
+    rewards = reward(completions=completions, prompts=prompts, **columns)
+    return np.array([np.nan if r is None else r for r in rewards], dtype=np.float64)
+
+
 def load_task(config: TrainConfig) -> Task:
     """Load the embedded task or the user's own.
 
@@ -171,9 +181,7 @@ def _own_task(config: TrainConfig) -> Task:
         completions = sample_texts(
             model, tokenizer, prompts, max_tokens=config.max_tokens, seed=config.seed
         )
-        columns = {name: [row[name] for row in repeated] for name in rows[0] if name != "prompt"}
-        rewards = reward(completions=completions, prompts=prompts, **columns)
-        reward_N = np.array([np.nan if r is None else r for r in rewards], dtype=np.float64)
+        reward_N = score_rows(reward, repeated, completions)
         return Measured.of_rewards(np.nan_to_num(reward_N).reshape(len(rows), K))
 
     return Task(
@@ -302,7 +310,8 @@ def read_prior(path: str | os.PathLike[str]) -> dict[str, tuple[float, float]]:
 
     Args:
         path: the file; ``num_rollouts`` (how many rollouts a rate rests on) may be left out and is
-            then taken as 8.
+            then taken as 8. The keys of a file that `apportion profile` wrote are taken as they
+            are.
 
     Returns:
         Success and count by prompt key.
@@ -335,11 +344,11 @@ def read_prior(path: str | os.PathLike[str]) -> dict[str, tuple[float, float]]:
         counts = _numbers(table, "num_rollouts", file, low=0.0, high=math.inf)
     else:
         counts = [_PRIOR_COUNT] * len(success)
-    prior = {}
-    for prompt, rate, count in zip(table["prompt"], success, counts, strict=True):
-        content = prompt.to_list() if isinstance(prompt, pl.Series) else prompt
-        prior[prompt_key(content)] = (rate, count)
-    return prior
+    if ID_COLUMN in table.columns:
+        keys = table[ID_COLUMN].to_list()
+    else:
+        keys = [prompt_key(p.to_list() if isinstance(p, pl.Series) else p) for p in table["prompt"]]
+    return dict(zip(keys, zip(success, counts, strict=True), strict=True))
 
 
 def _numbers(table: Any, name: str, file: Path, *, low: float, high: float) -> list[float]:

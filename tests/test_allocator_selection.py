@@ -1,6 +1,7 @@
 """The allocator that chooses prompts: fallbacks, state, and that nothing is left out for ever."""
 
 import math
+import warnings
 from itertools import islice
 
 import numpy as np
@@ -154,7 +155,27 @@ def test_prompts_per_step_is_a_whole_number():
     for bad in (0, -1, 2.5):
         with pytest.raises(InvalidInputError, match="prompts_per_step"):
             allocator.allocate(prompts_of(np.arange(30)), 64, prompts_per_step=bad)
-    assert even(allocator.allocate(prompts_of(np.arange(9)), 64, prompts_per_step=40), 9, 64)
+
+
+@pytest.mark.parametrize("objective", ["variance", *OBJECTIVES])
+@pytest.mark.parametrize("num_even", [10, 40, 40.0])
+def test_an_even_split_takes_no_more_prompts_than_there_are(objective, num_even):
+    words = f"prompts_per_step is {num_even:g}, but there are 9 prompts"
+    for allocator in (
+        RolloutAllocator(Beta(), objective=objective),
+        trained(objective, do_no_harm=False),
+    ):
+        with pytest.raises(InvalidInputError, match=words):
+            allocator.allocate(prompts_of(np.arange(9)), 64, prompts_per_step=num_even)
+        whole = allocator.allocate(prompts_of(np.arange(9)), 64, prompts_per_step=9)
+        assert whole.num_rollouts_B.sum() == 64
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_left_out_it_is_as_many_as_there_are_or_fit(objective):
+    allocator = RolloutAllocator(Beta(), objective=objective)
+    assert even(allocator.allocate(prompts_of(np.arange(9)), 64), 9, 64)
+    assert even(allocator.allocate(prompts_of(np.arange(9)), 12), 6, 12)
 
 
 def test_prompts_per_step_may_be_a_whole_float():
@@ -312,6 +333,42 @@ def test_a_prompt_whose_rollouts_always_fail_does_not_keep_others_from_being_loo
         reward_N = np.where(group_N == 1, np.nan, 0.0)
         allocator.observe(Outcomes.of_rewards(IDS, reward_N, group_N, step=step))
     assert looked_Q.all()
+
+
+def warned_of(objective, rewards, reward_range=(0.0, 1.0), *, times=1):
+    allocator = RolloutAllocator(Beta(), objective=objective, reward_range=reward_range)
+    allocator.add(Prompts(id_B=["a"]))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(times):
+            allocator.observe(Outcomes.of_rewards(["a"], rewards, [0] * len(rewards), step=step))
+    return [str(one.message) for one in caught]
+
+
+def test_coverage_warns_once_of_rewards_that_are_no_success_or_failure():
+    (said,) = warned_of("coverage", [0.0, 0.5, 1.0], times=3)
+    assert "rewards other than the two ends of reward_range (0, 1)" in said
+    assert 'Choose "progress"' in said
+    assert "range (-1, 1)" in warned_of("coverage", [0.0, 1.0], (-1.0, 1.0))[0]
+    for objective in ("progress", "variance"):
+        assert warned_of(objective, [0.0, 0.5, 1.0]) == []
+    # Of rewards beyond the range there is a warning of its own.
+    (said,) = warned_of("coverage", [3.0, 3.5])
+    assert "outside reward_range" in said
+
+
+@given(
+    st.lists(st.booleans(), min_size=1, max_size=8),
+    st.floats(-100, 100),
+    st.floats(0.01, 100),
+    st.one_of(st.none(), st.floats(0.01, 0.99)),
+)
+def test_coverage_is_content_with_two_values_whatever_they_are(is_right, low, width, share):
+    rewards = [low + width * right for right in is_right]
+    if share is not None:
+        rewards[0] = low + width * share
+    said = warned_of("coverage", rewards, (low, low + width))
+    assert len(said) == (share is not None)
 
 
 def test_candidates_that_were_not_chosen_are_not_counted_as_ignored():

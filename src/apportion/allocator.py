@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +15,7 @@ from apportion import controls, validate
 from apportion.allocation import VarianceLaw, allocate
 from apportion.errors import InfeasibleBudgetError, InvalidInputError
 from apportion.gain import KAPPA_RANGE, Coverage, Gain, Progress
+from apportion.observing import are_two_values, by_policy_step, checked_range, rescaled
 from apportion.predictor.base import Predictor
 from apportion.predictor.skill import SkillMonitor
 from apportion.saved_state import damaged, part_of, saved, saved_keys
@@ -33,13 +33,20 @@ OUT_OF_RANGE = (
     "A group's mean reward was {mean:.12g}, outside reward_range ({low:.12g}, {high:.12g}), so "
     "every prompt gets the same. Give the allocator the range of your rewards."
 )
+OUTSIDE_WARNING = (
+    "A group's mean reward is {mean:g}, outside reward_range ({low:g}, {high:g}); it is clipped "
+    "for the belief. Give the allocator the range of your rewards."
+)
+NOT_TWO_VALUES_WARNING = (
+    "A group has rewards other than the two ends of reward_range ({low:g}, {high:g}), but the "
+    'objective "coverage" counts successes and failures; their mean is taken for the chance of a '
+    'success. Choose "progress", which takes rewards of any value, or give the allocator the two '
+    "values of your rewards for a range."
+)
 EXPLORATION = 0.1
 """Share of the budget for candidates not looked at for longest, unless another is asked for."""
 _LEAST_GROUP = 2
-_RANGE_SLACK = 1e-6
 _MOST_COUNTED = 2**62
-_WIDEST, _NARROWEST = 1e100, 1e-100
-"""Limits of the reward range, so that squares of rewards stay within floats."""
 _ROW_A_PROMPT = re.compile(r"_Q[A-Z]*$")
 
 
@@ -57,7 +64,7 @@ class RolloutAllocator:
         objective: "variance" gives every prompt of the batch its share, such that the gradient is
             least noisy. "progress" and "coverage" take the prompts for candidates, of which some
             get nothing, and look for the largest gain, see `apportion.gain`; "coverage" is for 0/1
-            rewards.
+            rewards and warns of others.
         exploration: share of the budget that goes to the candidates that were not looked at for
             longest, `lower` rollouts each, whatever they promise. With E of them a step, a prompt
             is looked at the Q/E-th time (rounded up) that it is a candidate at the latest, Q the
@@ -102,7 +109,7 @@ class RolloutAllocator:
         self.variance = variance
         self.lower = lower
         self.upper = upper
-        self.reward_range = _checked_range(reward_range)
+        self.reward_range = checked_range(reward_range)
         self.do_no_harm = do_no_harm
         self.objective = validate.choice("objective", objective, OBJECTIVES)
         if self.chooses and validate.whole_number("lower", lower, at_least=0) < _LEAST_GROUP:
@@ -124,6 +131,7 @@ class RolloutAllocator:
         self._num_observed = 0
         self._has_prior = False
         self._mean_outside: float | None = None
+        self._has_warned = False
 
     def __len__(self) -> int:
         """Return Q, the number of prompts known."""
@@ -173,8 +181,8 @@ class RolloutAllocator:
             budget: rollouts of this step, in all.
             step: policy step of the decision; the one after the last observed if None.
             upper: most rollouts a prompt gets in this call; the allocator's own if None.
-            prompts_per_step: how many prompts an even split takes: the first ones. If None, all; of
-                candidates, as many as can have `lower` each.
+            prompts_per_step: how many prompts an even split takes: the first ones, of at least as
+                many. If None, all; of candidates, as many as can have `lower` each.
 
         Returns:
             The allocation; its `reason` is empty if the forecast decided. Prompts that were not
@@ -182,6 +190,8 @@ class RolloutAllocator:
             bounds, which is no mistake without `do_no_harm`.
 
         Raises:
+            InvalidInputError: `prompts_per_step` is no whole number of 1 or more, above the number
+                of prompts, or below it for the objective "variance".
             InfeasibleBudgetError: no whole numbers within the bounds sum to the budget; with
                 `do_no_harm` the even split must exist too, as any step may fall back to it.
         """
@@ -194,6 +204,11 @@ class RolloutAllocator:
             fit = budget // max(self.lower, 1) if self.chooses else len(prompts)
             num_even = max(min(len(prompts), fit), 1)
         num_even = validate.whole_number("prompts_per_step", num_even, at_least=1)
+        if prompts_per_step is not None and num_even > len(prompts):
+            raise InvalidInputError(
+                f"prompts_per_step is {num_even}, but there are {len(prompts)} prompts to split "
+                "among. Lower it to at most that, give more prompts, or leave it out."
+            )
         if not self.chooses and num_even < len(prompts):
             raise InvalidInputError(
                 f"There are {len(prompts)} candidates for prompts_per_step {num_even}, but the "
@@ -286,7 +301,7 @@ class RolloutAllocator:
         index_B = np.flatnonzero(usable_B)
         looked_at = row_B[(row_B >= 0) & was_sampled_B]
         np.maximum.at(self._last_step_Q, looked_at, outcomes.step)
-        for row, group in _by_policy_step(row_B[index_B], self._rescaled(outcomes.take(index_B))):
+        for row, group in by_policy_step(row_B[index_B], self._rescaled(outcomes.take(index_B))):
             before = self.predictor.forecast(row, int(group.policy_step_B[0]))
             count = group.num_rollouts_B.astype(np.float64)
             self._skill.observe(before.mean_B, group.reward_sum_B, count)
@@ -377,64 +392,15 @@ class RolloutAllocator:
         return np.array([self._row_of_id[key] for key in keys], dtype=np.int64)
 
     def _rescaled(self, outcomes: Outcomes) -> Outcomes:
-        low, high = self.reward_range
-        width = high - low
-        count = outcomes.num_rollouts_B.astype(np.float64)
-        total = (outcomes.reward_sum_B - low * count) / width
-        square = outcomes.reward_sumsq_B - 2.0 * low * outcomes.reward_sum_B + low**2 * count
-        inside = np.clip(total, 0.0, count)
-        far = np.abs(total - inside) > _RANGE_SLACK * count
-        if far.any() and self._mean_outside is None:
-            at = int(np.flatnonzero(far)[0])
-            mean = float(outcomes.reward_sum_B[at] / count[at])
-            self._mean_outside = mean
-            warnings.warn(
-                f"A group's mean reward is {mean:g}, outside reward_range ({low:g}, {high:g}); it "
-                "is clipped for the belief. Give the allocator the range of your rewards.",
-                stacklevel=3,
-            )
-        return replace(outcomes, reward_sum_B=inside, reward_sumsq_B=square / width**2)
-
-
-def _by_policy_step(row_B: IntArray, outcomes: Outcomes) -> Iterator[tuple[IntArray, Outcomes]]:
-    """Yield the groups of each policy step in order, those of one prompt merged."""
-    for policy_step in np.unique(outcomes.policy_step_B):
-        index = np.flatnonzero(outcomes.policy_step_B == policy_step)
-        row, first, place = np.unique(row_B[index], return_index=True, return_inverse=True)
-        part = outcomes.take(index)
-        if len(row) == len(index):
-            yield row_B[index], part
-            continue
-
-        def summed(values: NDArray[Any], place: IntArray = place) -> NDArray[Any]:
-            return np.bincount(place, weights=values).astype(values.dtype)
-
-        yield (
-            row,
-            Outcomes(
-                prompt_B=part.prompt_B[first],
-                num_requested_B=summed(part.num_requested_B),
-                num_rollouts_B=summed(part.num_rollouts_B),
-                reward_sum_B=summed(part.reward_sum_B),
-                reward_sumsq_B=summed(part.reward_sumsq_B),
-                num_tokens_B=summed(part.num_tokens_B),
-                num_truncated_B=summed(part.num_truncated_B),
-                step=part.step,
-                policy_step_B=part.policy_step_B[first],
-            ),
-        )
-
-
-def _checked_range(reward_range: tuple[float, float]) -> tuple[float, float]:
-    ends = validate.numbers("reward_range", reward_range)
-    if ends.shape != (2,):
-        raise InvalidInputError(
-            f"reward_range has shape {ends.shape}, but must be the lowest and the highest reward."
-        )
-    low, high = ends.tolist()
-    if not (np.abs(ends) <= _WIDEST).all() or not high - low >= _NARROWEST:
-        raise InvalidInputError(
-            f"reward_range is ({low:g}, {high:g}), but must be two finite numbers, the first below "
-            "the second. Bound your rewards."
-        )
-    return low, high
+        """Return rewards on [0, 1]; warn, once each, of what belief or objective cannot take."""
+        (low, high), (inside, outside) = self.reward_range, rescaled(outcomes, self.reward_range)
+        if outside is not None:
+            if self._mean_outside is None:
+                self._mean_outside = outside
+                warnings.warn(
+                    OUTSIDE_WARNING.format(mean=outside, low=low, high=high), stacklevel=3
+                )
+        elif self.objective == "coverage" and not self._has_warned and not are_two_values(inside):
+            self._has_warned = True
+            warnings.warn(NOT_TWO_VALUES_WARNING.format(low=low, high=high), stacklevel=3)
+        return inside

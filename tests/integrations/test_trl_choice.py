@@ -11,11 +11,13 @@ from test_trl_checkpoint import StopAt, lines
 from test_trl_trainer import by_hand, record_rewards
 
 from apportion.allocator import RolloutAllocator
+from apportion.audit.choice import choice_of
 from apportion.errors import InvalidInputError
 from apportion.integrations.trl import AdaptiveGRPOConfig, checks
 from apportion.integrations.trl.candidates import DrawnRows
 from apportion.integrations.trl.checks import check_dataset
 from apportion.predictor import Beta, Oracle
+from apportion.readers import read
 from apportion.run_log import read_config, read_groups
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -70,6 +72,7 @@ def test_what_is_logged(tmp_path):
     line = trainer.state.log_history[0]
     assert line["rollouts/gain_ratio"] == 1.5
     assert line["rollouts/num_prompts"] == 4
+    assert line["rollouts/num_candidates"] == 8
     assert (line["rollouts/group_size_min"], line["rollouts/group_size_max"]) == (2, 6)
     assert "rollouts/variance_ratio" not in line
     assert "variance_ratio" not in lines(tmp_path)[0]
@@ -79,6 +82,12 @@ def test_what_is_logged(tmp_path):
     np.testing.assert_allclose(groups["forecast_mean"], [0.25, 0.3, 0.4, 0.5] * 3)
     config = read_config(tmp_path / "log")
     assert (config["objective"], config["candidates"]) == ("progress", 2)
+    found = choice_of(read([tmp_path / "log"]))  # what an audit makes of it
+    assert found.is_followed
+    assert (found.objective, found.candidates, found.exploration) == ("progress", 2, 0.1)
+    assert (found.rollouts_per_prompt, found.prompts_per_step) == (4, 4)
+    assert (found.lower, found.upper) == (2, 16)
+    assert (found.expected_gain, found.num_decided) == (1.5, 3)
 
 
 def test_the_share_of_the_data_set_that_was_touched_is_logged(tmp_path):

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 
 import numpy as np
 import pytest
+from rich.console import Console
 
+from apportion.cli import main
+from apportion.cli.board_tables import print_board
 from apportion.embedded.pools import pool, write_pools
 from apportion.errors import InvalidInputError, RunFolderError
+from apportion.leaderboard import page as pages
 from apportion.leaderboard import table
 from apportion.leaderboard.arms import ARMS, arm_of, check_arms
 from apportion.leaderboard.board import BASE, Board, execute_all, read
 from apportion.leaderboard.large_pools import write_large_pools
 from apportion.leaderboard.runs import POOLS_FILE, Run, execute
+from apportion.types import Prompts
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +137,7 @@ def test_smaller_budgets_are_compared_by_their_own_ends(board):
 
 
 def test_the_page_names_every_arm_cell_and_origin(board):
-    page = table.markdown(board, command="apportion leaderboard")
+    page = pages.markdown(board, command="apportion leaderboard")
     for needed in (
         "abc1234",
         "## mixed, n = 4, constant rate",
@@ -142,6 +149,62 @@ def test_the_page_names_every_arm_cell_and_origin(board):
     parsed = json.loads(json.dumps(table.as_json(board)))
     assert len(parsed["cells"]) == len(board.cells) == 3
     assert parsed["cells"][0]["arms"][2]["share"]["mean"] is None
+
+
+def printed(board, width=100):
+    file = io.StringIO()
+    print_board(board, Console(file=file, width=width))
+    return file.getvalue()
+
+
+def test_a_terminal_gets_tables_and_no_markdown(board):
+    text = printed(board)
+    assert "mixed, n = 4, constant rate: held-out success, 3 seeds, 15,360 rollouts each" in text
+    cells = [
+        [cell.strip() for cell in line.strip("│").split("│")]
+        for line in text.splitlines()
+        if line.startswith("│")
+    ]
+    assert ["progress", "0.4900", "+0.1000 [+0.1000, +0.1000]", "0.80 [0.79, 0.80]"] in cells
+    assert ["vip", "0.3400", "-0.0500 [-0.0500, -0.0500]", "never"] in cells
+    assert ["uniform", "0.3900", "", "1.00 [1.00, 1.00]"] in cells
+    assert ["vip", "0.6000", "0.1000", "0.50 [0.90]", "20%", "64", "0.0001"] in cells
+    assert ["progress", "mixed", "0.2400", "0.3650", "0.4900", "0.4900", "0.64"] in cells
+    assert text.index("mean over 3 cells") > text.index("n = 8")
+    for sign in ("|--", "##", "*", "inf"):
+        assert sign not in text
+    assert str(board.out).split("/")[-1] in text
+
+
+def test_one_seed_is_one_seed(tmp_path):
+    board = Board(arms=("progress",), pools=("mixed",), seeds=1, out=tmp_path)
+    _fabricated(board, {"uniform": 0.40, "progress": 0.50})
+    for text in (printed(board), pages.markdown(board, command="apportion leaderboard")):
+        assert "1 seed" in text
+        assert "1 seeds" not in text
+    assert "[" not in printed(board).partition("rollouts to uniform's end:")[0].replace(
+        "[95%]", ""
+    ).replace("[0.90]", "")
+
+
+def test_the_command_prints_tables_and_writes_markdown(board, tmp_path, monkeypatch, capsys):
+    (board.out / POOLS_FILE).write_text("not read, for nothing is left to run")
+    monkeypatch.setenv("COLUMNS", "100")
+    words = ["apportion", "leaderboard", "--arms", "progress,vip", "--pools", "mixed"]
+    words += ["--seeds", "3", "--out", str(board.out)]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    text = capsys.readouterr().out
+    assert "┃ arm " in text
+    assert "|---" not in text
+    page = tmp_path / "page.md"
+    monkeypatch.setattr(sys, "argv", [*words, "--write", str(page)])
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    assert capsys.readouterr().out == f"The tables are in {page}.\n"
+    assert page.read_text().startswith("# Leaderboard of allocators\n")
+    assert "|---" in page.read_text()
 
 
 def test_a_cell_without_a_whole_seed_is_left_out(board):
@@ -183,6 +246,46 @@ def test_a_rule_of_ones_own(tmp_path, monkeypatch):
     assert run.path(tmp_path).name.startswith(f"my_rules-even-{run.digest}-")
 
 
+STATEFUL = """
+import threading
+from functools import partial
+
+class Counting:
+    def __init__(self, start=0):
+        self.seen = [start]
+    def __call__(self, step):
+        self.seen.append(step)
+        return len(self.seen)
+
+counting, bound = Counting(5), Counting(7).__call__
+part = partial(Counting.__call__, Counting())
+
+class Locked(Counting):
+    def __init__(self):
+        super().__init__()
+        self.lock = threading.Lock()
+
+locked = Locked()
+"""
+
+
+@pytest.mark.parametrize("name", ["Counting", "counting", "bound", "part", "Locked"])
+def test_no_state_goes_from_run_to_run(name, tmp_path, monkeypatch):
+    (tmp_path / "stateful.py").write_text(STATEFUL)
+    monkeypatch.chdir(tmp_path)
+    prompts = Prompts(id_B=["a", "b"], feature_BD=np.eye(2))
+    for _ in range(3):
+        rule = arm_of(f"stateful:{name}", prompts, np.zeros, rollouts_per_prompt=4).decides
+        assert [rule(None) for _ in range(3)] == [2, 3, 4]
+
+
+def test_an_object_that_cannot_be_copied_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "stateful.py").write_text(STATEFUL)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInputError, match=r"Locked that cannot be copied.*Name its class"):
+        check_arms(["stateful:locked"])
+
+
 def test_a_rule_that_is_not_the_one_asked_for_is_not_run(tmp_path, monkeypatch):
     (tmp_path / "edited.py").write_text("def rule(step):\n    return None\n")
     monkeypatch.chdir(tmp_path)
@@ -222,8 +325,6 @@ def test_unknown_cells_are_refused(tmp_path):
 
 
 def test_arms_have_their_published_candidates():
-    from apportion.types import Prompts
-
     prompts = Prompts(id_B=["a", "b"], feature_BD=np.eye(2))
 
     def of(name):

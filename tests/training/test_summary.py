@@ -38,6 +38,7 @@ def write_run(folder, *, exact=True, config=CONFIG, even=None):
             )
             line = {"fallback": float(step == 0), "allocation_seconds": 0.01}
             choice = {"gain_ratio": [1.0, None, 3.0][step], "share_touched": 0.1 * (step + 1)}
+            choice["num_candidates"] = 12.0
             log.log_step(step, line | (choice if even is not None else {}))
             values = {"seconds": 2.0} | ({"success": TRUTH.tolist()} if exact else {})
             values |= {"even_success": even[step]} if even is not None else {}
@@ -92,7 +93,8 @@ def test_the_gain_of_a_choice_by_hand(tmp_path):
         "median": pytest.approx(want),
     }
     assert summary["gradient_variance"] is None
-    assert summary["expected_gain"] == 2.0
+    assert summary["expected_gain"] == 3.0  # the even step, the first, says nothing of it
+    assert summary["num_candidates"] == 12.0
     assert summary["prompts_per_step"] == 4.0
     assert summary["share_touched"] == pytest.approx(0.3)
     assert summary["memorising"] is None
@@ -113,8 +115,35 @@ def test_the_gain_of_coverage_is_coverage_and_both_averages_are_told(tmp_path):
     evens = [coverage(success_B, [4] * 4) for success_B in even]
     assert summarise(tmp_path, features)["gain"] == {
         "against_uniform": pytest.approx(3 * ours / sum(evens)),
-        "median": pytest.approx(np.median([ours / one for one in evens])),
+        # Of the second and the third step: the first was even.
+        "median": pytest.approx(np.median([ours / one for one in evens[1:]])),
     }
+
+
+@pytest.mark.parametrize("num_even", [0, 1, 2, 3])
+def test_the_medians_of_the_gain_are_of_the_steps_in_which_the_forecast_decided(tmp_path, num_even):
+    even = [[0.0, 0.5, 1.0, 0.9], [0.5] * 4, [0.01] * 4]
+    write_run(tmp_path, config=replace(CONFIG, objective="progress", candidates=3), even=even)
+    lines = [
+        {"step": step, "fallback": float(step < num_even), "gain_ratio": 1.0 + step}
+        for step in range(3)
+    ]
+    (tmp_path / "steps.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    summary = summarise(tmp_path, features)
+
+    def progress(success_B, num_B):
+        noise_B = np.array(success_B) * (1 - np.array(success_B))
+        signal_B = noise_B * (np.array(num_B) - 1)
+        return (noise_B**2 * signal_B / (signal_B + 1)).sum()
+
+    ratios = [progress(TRUTH, SIZES) / progress(one, [4] * 4) for one in even]
+    assert summary["num_uniform_steps"] == num_even
+    if num_even == 3:
+        assert summary["gain"]["median"] is summary["expected_gain"] is None
+    else:
+        assert summary["gain"]["median"] == pytest.approx(np.median(ratios[num_even:]))
+        assert summary["expected_gain"] == pytest.approx(np.median([1.0, 2.0, 3.0][num_even:]))
+    json.dumps(summary, allow_nan=False)
 
 
 def test_a_pool_learned_by_heart_is_noted(tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from apportion.cli.tables import print_comparison, print_summary
+from apportion.cli.tables import _choice, print_comparison, print_summary
 from apportion.training.config import TrainConfig
 
 CONFIG = TrainConfig(arm="adaptive")
@@ -14,6 +14,7 @@ SUMMARY = {
     "budget": 15_360,
     "share_with_signal": 0.6,
     "prompts_per_step": 41.5,
+    "num_candidates": 192.0,
     "share_touched": 0.37,
     "gain": {"against_uniform": 2.5, "median": 2.4},
     "expected_gain": 3.0,
@@ -35,8 +36,9 @@ def test_a_choice_is_told_in_words(tmp_path, capsys):
     print_summary(SUMMARY, tmp_path)
     out = capsys.readouterr().out
     assert "41.5 a step, chosen for progress among 3 x 64; 37% of the pool was sampled" in out
-    assert "expected progress, median over steps: the forecasts expected 3.00 times" in out
-    assert "expected 3.00 times an even split's, it was 2.40 by the exact success" in out
+    assert "expected progress, median of the 58 steps in which the forecast decided: the" in out
+    flat = " ".join(out.split())
+    assert "expected 3.00 times an even split's, it was 2.40 by the exact success" in flat
     assert "even split  was made in 2 of 60 steps" in out
     assert "against the exact success" in out
     assert "memorising a small pool" in out
@@ -46,7 +48,23 @@ def test_a_choice_is_told_in_words(tmp_path, capsys):
 def test_the_gain_is_called_by_its_name(tmp_path, capsys):
     config = TrainConfig(arm="adaptive", objective="coverage")
     print_summary({**SUMMARY, "config": config.to_dict()}, tmp_path)
-    assert "gain        expected coverage, median over steps: the" in capsys.readouterr().out
+    assert "gain        expected coverage, median of the 58 steps" in capsys.readouterr().out
+
+
+def test_a_pool_smaller_than_the_candidates_is_what_was_chosen_from(tmp_path, capsys):
+    config = TrainConfig(arm="adaptive", candidates=500, prompts_per_step=16)
+    print_summary({**SUMMARY, "config": config.to_dict(), "num_candidates": 2000.0}, tmp_path)
+    out = capsys.readouterr().out
+    assert "a step, chosen for progress among all 2,000 prompts; 37% of the pool" in out
+    assert "500" not in out
+
+
+def test_a_run_that_was_even_throughout_has_no_gain(tmp_path, capsys):
+    nothing = {"gain": {"against_uniform": 1.0, "median": None}, "expected_gain": None}
+    print_summary({**SUMMARY, **nothing, "num_uniform_steps": 60}, tmp_path)
+    out = capsys.readouterr().out
+    assert "gain  " not in out
+    assert "even split  was made in 60 of 60 steps" in out
 
 
 def test_without_the_exact_success_the_expected_gain_stands_alone(tmp_path, capsys):
@@ -55,6 +73,20 @@ def test_without_the_exact_success_the_expected_gain_stands_alone(tmp_path, caps
     assert "expected 3.00 times an even split's\n" in out
     assert "of the pool" not in out
     assert "noise included" in out
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        ({"num_candidates": 192.0}, "among 3 x 64)"),
+        ({"num_candidates": 150.0}, "among all 150 prompts)"),
+        ({}, "among 3 x 64)"),  # comparisons of before it was noted
+    ],
+)
+def test_arms_that_choose_say_among_how_many(found, words):
+    result = {"config": CONFIG.to_dict(), "arms": {"uniform": {}, "adaptive": found, "oracle": {}}}
+    assert _choice(result) == f" (adaptive and oracle choose for progress {words}"
+    assert _choice({**result, "arms": {"uniform": {}, "vip": {}}}) == ""
 
 
 def test_arms_that_choose_beside_one_that_does_not(tmp_path, capsys):
@@ -91,5 +123,5 @@ def test_arms_that_choose_beside_one_that_does_not(tmp_path, capsys):
         *("adaptive", "20.0%", "2.50", "", "40", "37%")
     ]
     assert "adaptive: memorising a small pool" in out
-    assert "choose for progress among 192" in out
+    assert "(adaptive chooses for progress among 3 x 64)" in out
     assert "against the exact success" in out

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from apportion.audit.already_adaptive import is_already_adaptive
+from apportion.audit.choice import Choice, choice_of
 from apportion.audit.curve_findings import CurveFindings, curve_findings
 from apportion.audit.limits import FEW_VISITS, limits_of_curves, limits_of_groups
 from apportion.audit.prediction import Prediction, predicted, success_of
@@ -44,6 +45,7 @@ class Summary:
         visits_per_prompt: mean groups of a prompt.
         has_steps: whether steps are recorded.
         is_adaptive: whether groups were of unequal size on purpose.
+        choice: how prompts were chosen, or would have been in shadow mode; None where none were.
         notes: what the reader left out or assumed.
     """
 
@@ -60,7 +62,13 @@ class Summary:
     visits_per_prompt: float
     has_steps: bool
     is_adaptive: bool
+    choice: Choice | None
     notes: tuple[str, ...]
+
+    @property
+    def was_chosen(self) -> bool:
+        """Whether the record holds chosen prompts alone."""
+        return self.choice is not None and self.choice.is_followed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +175,12 @@ def audit(
         settings=settings,
         curves=None,
         limits=limits_of_groups(
-            recording, groups, rates, is_binary=num_success_G is not None, filtering=filtering
+            recording,
+            groups,
+            rates,
+            is_binary=num_success_G is not None,
+            filtering=filtering,
+            was_chosen=summary.was_chosen,
         ),
     )
     if replayed is None or waste is None or summary.is_adaptive or not found.is_judged:
@@ -189,8 +202,12 @@ def bounds_to_replay(
         InvalidInputError: bounds below 2, or that cross.
     """
     check_bounds(lower, upper)
-    bounds, groups = Bounds(lower=lower, upper=upper), recording.groups
+    choice, groups = choice_of(recording), recording.groups
     assert groups is not None
+    if choice is not None:
+        size = own_size(choice.rollouts_per_prompt, Bounds(lower=lower, upper=upper))
+        return choice.bounds_at(size, lower=lower, upper=upper)
+    bounds = Bounds(lower=lower, upper=upper)
     _, num_success_G = success_counts(groups, recording.reward_range)
     distribution = None
     if num_success_G is not None and groups.signal_G.any():
@@ -242,6 +259,7 @@ def _summary(recording: Recording, groups: GroupTable) -> Summary:
         visits_per_prompt=len(groups) / num_prompts,
         has_steps=recording.has_steps,
         is_adaptive=is_already_adaptive(recording, groups),
+        choice=choice_of(recording),
         notes=recording.notes,
     )
 
@@ -258,6 +276,7 @@ def _facts(
         reward_range=reward_ends,
         is_range_seen=not is_binary,
         is_adaptive=summary.is_adaptive,
+        choice=summary.choice,
         has_signal=bool(groups.signal_G.any()),
     )
 
@@ -286,6 +305,7 @@ def _audit_of_curves(
         visits_per_prompt=0.0,
         has_steps=recording.has_steps,
         is_adaptive=False,
+        choice=None,
         notes=recording.notes,
     )
     return Audit(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from apportion.allocator import EXPLORATION
+from apportion.audit.choice import Choice
 from apportion.audit.words import counted
 
 TRL, VERL = "TRL", "verl"
@@ -30,6 +32,7 @@ def trl_lines(
     bounds: tuple[int, int],
     reward_range: tuple[float, float],
     is_range_seen: bool = False,
+    choice: Choice | None = None,
 ) -> tuple[str, ...]:
     """Return imports, configuration and trainer: of this package, or stock TRL for equal groups.
 
@@ -40,13 +43,14 @@ def trl_lines(
         bounds: fewest and most rollouts a prompt.
         reward_range: lowest and highest reward.
         is_range_seen: whether the range is no more than what was seen.
+        choice: how the run chose its prompts; None if it did not.
     """
     per_device = _per_device(size * prompts)
     even = mode == "uniform"
     name = "" if even else "Adaptive"
     ours = []
     if not even:
-        ours = [f"    lower={bounds[0]},", f"    upper={bounds[1]},"]
+        ours = [f"    lower={bounds[0]},", f"    upper={bounds[1]},", *_choice_lines(choice)]
         ours += _reward_lines(reward_range, is_range_seen=is_range_seen)
         if mode == "shadow":
             ours.append('    allocator_mode="shadow",')
@@ -140,6 +144,16 @@ def _reward_lines(reward_range: tuple[float, float], *, is_range_seen: bool) -> 
         f"    reward_{name}={_exact(value)},{hint.format(word) if is_range_seen else ''}"
         for name, value, word in ends
     ]
+
+
+def _choice_lines(choice: Choice | None) -> list[str]:
+    if choice is None:
+        return []
+    lines = [f"    candidates={choice.candidates},"] if choice.candidates > 1 else []
+    lines.append(f'    objective="{choice.objective}",')
+    if choice.exploration is not None and choice.exploration != EXPLORATION:
+        lines.append(f"    exploration={_exact(choice.exploration)},")
+    return lines
 
 
 def _exact(value: float) -> str:

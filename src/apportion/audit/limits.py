@@ -19,6 +19,15 @@ _NO_REWARD = "no finite reward"
 """Words of the reader's own notes: a fact is said once."""
 _BINARY = re.compile(r"0 or 1: audit .*--reward-column (.+)\.$")
 """How the reader's note on a column of 0 and 1 ends."""
+_CHOSEN = (
+    "The run chose its prompts, and those it left out are not recorded: this is no random sample "
+    "of the data. Shares, other n, the largest cut, the replay and the trust in forecasts speak of "
+    "the chosen prompts alone; equal groups over all of the data would as a rule waste more.",
+    "What choosing bought is not in the record. Train evenly at the same budget, and compare "
+    "held-out success.",
+    "Whether a prompt came again depends on how it went: what is said of prompts that are always "
+    "right, always wrong or forgotten rests on few looks at those left out.",
+)
 HOW_TO_LOG = (
     "Log single rollouts to learn the rest: TRL log_completions=True, verl "
     "trainer.rollout_data_dir=DIR, or this package's trainers with rollout_log_dir."
@@ -46,6 +55,7 @@ def limits_of_groups(
     *,
     is_binary: bool,
     filtering: Filtering | None,
+    was_chosen: bool = False,
 ) -> tuple[str, ...]:
     """Say what these groups cannot support.
 
@@ -55,8 +65,10 @@ def limits_of_groups(
         rates: what sampling costs, as far as the user said.
         is_binary: whether rewards take two values.
         filtering: whether groups without signal are missing; None if it could not be tested.
+        was_chosen: whether the record holds chosen prompts alone.
     """
     return (
+        *(_CHOSEN if was_chosen else ()),
         *_missing(recording, groups, filtering),
         *(() if is_mostly_single(groups) else _tokens(groups, rates)),
         *_visits(recording, groups),

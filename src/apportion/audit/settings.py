@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from apportion.audit import sizes
+from apportion.audit.choice import Choice
 from apportion.audit.configuration_lines import (
     VERL,
     frameworks,
@@ -24,6 +25,10 @@ from apportion.success_distribution import SuccessDistribution
 TOO_SURE = 1.5
 """Mean squared standardised error from which the forecasts claim more than they know."""
 _ASSUMED_PROMPTS = 64
+_KEPT = (
+    "The run chose its prompts, and a record of the chosen ones alone cannot judge how: n, "
+    "candidates, objective and bounds stay."
+)
 _SHADOW = "Shadow mode trains evenly, as now, and logs what the allocator would decide."
 
 
@@ -40,6 +45,7 @@ class RunFacts:
         reward_range: lowest and highest reward.
         is_range_seen: whether the range is no more than what was seen.
         is_adaptive: whether groups were of unequal size on purpose.
+        choice: how prompts were chosen, or would have been in shadow mode; None where none were.
         has_signal: whether the rewards of any group differ; else they say nothing of n.
     """
 
@@ -51,6 +57,7 @@ class RunFacts:
     reward_range: tuple[float, float] = (0.0, 1.0)
     is_range_seen: bool = False
     is_adaptive: bool = False
+    choice: Choice | None = None
     has_signal: bool = True
 
 
@@ -109,6 +116,8 @@ def recommend(
     """
     check_bounds(lower, upper)
     bounds = Bounds(lower=lower, upper=upper)
+    if run.choice is not None:
+        return _of_a_choice(run.choice, replayed, run, bounds)
     distribution = distribution if run.has_signal else None
     stuck = sizes.nothing_to_move(run.mean_rollouts, bounds)
     has_verl_alone = frameworks(run.source) == (VERL,)
@@ -130,31 +139,85 @@ def recommend(
     why_bounds = (why_lower, why_upper, *_replayed_with(replayed_bounds, (least, most), run))
     prompts, why_batch = _batch(run, size)
     even_prompts, _ = _batch(run, even_size)
-    is_kept = even_size == round(run.mean_rollouts)
-    return Settings(
-        mode=mode,
-        rollouts_per_prompt=size,
-        prompts_per_step=prompts,
-        lower=least,
-        upper=most,
-        nothing_to_move=stuck,
+    return _settings(
+        run,
+        mode,
+        (size, prompts),
+        (least, most),
         reasons=(
             *((why_mode,) if why_mode else ()),
             why_size,
             *(why_bounds if mode != "uniform" and not has_verl_alone else ()),
             why_batch,
         ),
+        even=(even_size, even_prompts),
+        nothing_to_move=stuck,
+    )
+
+
+def _of_a_choice(
+    choice: Choice, replayed: ReplayResult | None, run: RunFacts, bounds: Bounds
+) -> Settings:
+    """Keep what a run was set to that chose prompts: a replay of splitting cannot judge that."""
+    own = choice.rollouts_per_prompt
+    size = sizes.own_size(own, bounds)
+    prompts = max(round(own * choice.prompts_per_step / size), 1)
+    least, most = choice.bounds_at(size, lower=bounds.lower, upper=bounds.upper)
+    mode, why_mode = "adaptive", _KEPT
+    if not choice.is_followed:
+        mode, why_replay = _mode(replayed, run, is_stuck=False)
+        mode = "shadow" if mode == "uniform" else mode
+        why_mode = (
+            f"{why_replay} The replay splits the rollouts of a batch; what choosing prompts would "
+            "bring it does not tell, so candidates and objective stay."
+        )
+    kept = (least, most) == (choice.lower, choice.upper)
+    return _settings(
+        run,
+        mode,
+        (size, prompts),
+        (least, most),
+        reasons=(
+            why_mode,
+            f"lower = {least} and upper = {most}{', as now' if kept else ': your bounds'}.",
+            f"{counted(prompts, 'prompt')} x {size} = {prompts * size:,} rollouts an even step"
+            f"{', as now' if size == own else f'; the run had n = {own}'}.",
+        ),
+        even=(size, prompts),
+    )
+
+
+def _settings(
+    run: RunFacts,
+    mode: str,
+    batch: tuple[int, int],
+    bounds: tuple[int, int],
+    *,
+    reasons: tuple[str, ...],
+    even: tuple[int, int],
+    nothing_to_move: str | None = None,
+) -> Settings:
+    """Put the lines to paste beside the numbers: n and prompts a step, the same if all are even."""
+    is_kept = even[0] == round(run.mean_rollouts)
+    return Settings(
+        mode=mode,
+        rollouts_per_prompt=batch[0],
+        prompts_per_step=batch[1],
+        lower=bounds[0],
+        upper=bounds[1],
+        nothing_to_move=nothing_to_move,
+        reasons=reasons,
         trl=trl_lines(
             mode,
-            size,
-            prompts,
-            bounds=(least, most),
+            *batch,
+            bounds=bounds,
             reward_range=run.reward_range,
             is_range_seen=run.is_range_seen,
+            choice=run.choice,
         ),
-        trl_arithmetic=trl_arithmetic(size, prompts),
-        verl=verl_lines(even_size, even_prompts, is_kept=is_kept),
-        verl_arithmetic=verl_arithmetic(even_size, even_prompts, is_kept=is_kept),
+        trl_arithmetic=trl_arithmetic(*batch),
+        verl=verl_lines(*even, is_kept=is_kept),
+        verl_arithmetic=verl_arithmetic(*even, is_kept=is_kept),
     )
 
 

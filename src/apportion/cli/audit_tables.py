@@ -164,7 +164,7 @@ def _replay(page: Page, found: Audit, replayed: ReplayResult, *, full: bool) -> 
 def _replayed(found: Audit, replayed: ReplayResult) -> list[str]:
     bounds = found.replayed_bounds
     within = "" if bounds is None else f" with {bounds[0]} to {bounds[1]} rollouts a prompt"
-    begin = f"Replayed{within}"
+    begin = f"Replayed{' on the chosen prompts' if found.summary.was_chosen else ''}{within}"
     amount = ""
     if found.saved is not None:
         amount = f" The saving is {found.saved.num_rollouts:,} of "

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 
 from apportion.audit import Audit
+from apportion.audit.choice import Choice
 from apportion.audit.configuration_lines import VERL, frameworks
 from apportion.audit.curve_findings import CurveFindings
 from apportion.audit.limits import FEW_PROMPTS
 from apportion.audit.saved import Saved
-from apportion.audit.settings import TOO_SURE
+from apportion.audit.settings import TOO_SURE, Settings
 from apportion.audit.waste import Shares, Waste
-from apportion.audit.words import times
+from apportion.audit.words import counted, times
 from apportion.replay import ReplayResult
 from apportion.success_distribution import Estimate
 
@@ -138,10 +139,44 @@ def _waste(found: Audit) -> str:
         )
     if waste.shares.not_scored > 0.0:
         line += f" {waste.shares.not_scored:.1%} of groups have no score, and are not in this."
+    if found.summary.was_chosen:
+        line += " The prompts were chosen: this speaks of them, not of all of the data."
     return line
 
 
 def _saving(found: Audit) -> str:
+    choice = found.summary.choice
+    if choice is not None and choice.is_followed:
+        return _bought_by_a_choice(found, choice)
+    said = _saving_of_a_split(found)
+    if choice is None:
+        return said
+    expected = _expected(choice, "would have expected")
+    return f"{said} This is of splitting a batch alone, not of choosing prompts.{expected}"
+
+
+def _bought_by_a_choice(found: Audit, choice: Choice) -> str:
+    """Say what a record of chosen prompts tells of what the choice bought: hardly anything."""
+    line = "Cannot be said: the run chose its prompts, and those it left out are not recorded."
+    line += _expected(choice, "expected")
+    if found.replayed is None or not found.is_judged:
+        return line
+    judged = trust(found.replayed)
+    return f"{line} On the chosen prompts, {judged[0].lower()}{judged[1:]}"
+
+
+def _expected(choice: Choice, verb: str) -> str:
+    """Return what the run's own forecasts promised, if it was logged."""
+    if choice.expected_gain is None:
+        return ""
+    return (
+        f" Its own forecasts {verb} {choice.expected_gain:.2f} times the {choice.objective} of an "
+        f"even step (median of the {counted(choice.num_decided, 'step')} in which they decided): "
+        "a promise, not a measurement."
+    )
+
+
+def _saving_of_a_split(found: Audit) -> str:
     replayed, use = found.replayed, found.settings
     if use is not None and use.nothing_to_move is not None:
         return use.nothing_to_move
@@ -214,6 +249,8 @@ def _set(found: Audit) -> str:
     use, summary = found.settings, found.summary
     assert use is not None
     n = f"n = {use.rollouts_per_prompt}"
+    if summary.choice is not None:
+        return _set_of_a_choice(use, summary.choice)
     is_kept = use.rollouts_per_prompt == round(summary.rollouts_per_prompt)
     was = ", as now" if is_kept else f" (the run: {summary.rollouts_per_prompt:.3g})"
     if use.mode == "uniform":
@@ -230,6 +267,17 @@ def _set(found: Audit) -> str:
     if summary.is_adaptive:
         return f"Keep it adaptive: {n} on average, {bounds}."
     return f"{n} on average{'' if is_kept else was}, {bounds}, adaptive."
+
+
+def _set_of_a_choice(use: Settings, choice: Choice) -> str:
+    how = (
+        f"n = {use.rollouts_per_prompt}, {counted(use.prompts_per_step, 'prompt')} an even step, "
+        f"candidates = {choice.candidates}, objective {choice.objective}, between {use.lower} and "
+        f"{use.upper} rollouts a chosen prompt"
+    )
+    if choice.is_followed:
+        return f"Keep it: {how}."
+    return f"{how}, {'adaptive' if use.mode == 'adaptive' else 'in shadow mode still'}."
 
 
 def _skill(replayed: ReplayResult) -> float:

@@ -44,7 +44,7 @@ def leaderboard_command(
         Path, typer.Option(help="Folder of the records; what is there is not run again.")
     ] = Path("runs/leaderboard"),
     write: Annotated[
-        Path | None, typer.Option(help="File for the tables, in Markdown; printed if left out.")
+        Path | None, typer.Option(help="File for the tables, in Markdown; shown here if left out.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON.")] = False,
 ) -> None:
@@ -57,8 +57,11 @@ def leaderboard_command(
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: more threads are slower here
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from rich.console import Console
+
     try:
-        from apportion.leaderboard import table
+        from apportion.cli.board_tables import print_board
+        from apportion.leaderboard import page, table
         from apportion.leaderboard.arms import ARMS
         from apportion.leaderboard.board import Board
     except ImportError as error:
@@ -75,12 +78,10 @@ def leaderboard_command(
     _run(board, (os.cpu_count() or 1) if processes is None else processes)
     if as_json:
         print(json.dumps(table.as_json(board)))
-        return
-    page = table.markdown(board, command=_command())
-    if write is None:
-        print(page)
+    elif write is None:
+        print_board(board, Console())
     else:
-        replace_file(write, page.encode())
+        replace_file(write, page.markdown(board, command=_command()).encode())
         typer.echo(f"The tables are in {write}.")
 
 

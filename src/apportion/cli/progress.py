@@ -112,9 +112,9 @@ def _choice(config: TrainConfig) -> str:
     """Say what prompts are chosen for, and from how many; nothing where none are."""
     if not config.chooses:
         return ""
-    return (
-        f", chosen for {config.goal} among {config.candidates} x {config.prompts_per_step} prompts"
-    )
+    # How many prompts there are is not known before the data is read.
+    among = f"up to {config.candidates} x {config.prompts_per_step}"
+    return f", chosen for {config.goal} among {among} prompts"
 
 
 def _choices(jobs: Sequence[Job]) -> str:

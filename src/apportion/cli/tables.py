@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from apportion.audit.words import counted
 from apportion.training.config import CHOOSING_ARMS, TrainConfig
 from apportion.training.task import K
 
@@ -61,8 +63,8 @@ def print_comparison(result: dict[str, Any], folder: Path) -> None:
             table.add_row(
                 arm,
                 f"{found['after']:.4f}",
-                "" if arm == "uniform" else _interval(found["difference"], "+.4f"),
-                _interval(found["share_of_rollouts"], ".2f"),
+                "" if arm == "uniform" else interval(found["difference"], "+.4f"),
+                interval(found["share_of_rollouts"], ".2f"),
             )
         console.print(table)
     _print_mechanism(console, result)
@@ -80,21 +82,21 @@ def print_comparison(result: dict[str, Any], folder: Path) -> None:
 
 def _print_mechanism(console: Console, result: dict[str, Any]) -> None:
     bought = ("groups with signal", "gain / uniform", "variance / uniform")
-    table = _table("what the rollouts bought", *bought, "prompts a step", "pool sampled")
-    cost = _table("the allocator", "forecast error", "allocation time", "even steps")
+    table = table_of_arms("what the rollouts bought", *bought, "prompts a step", "pool sampled")
+    cost = table_of_arms("the allocator", "forecast error", "allocation time", "even steps")
     for arm, entry in result["arms"].items():
         variance = entry.get("gradient_variance")
         table.add_row(
             arm,
             f"{entry['share_with_signal']:.1%}",
-            _number(entry["gain"], ".2f"),
+            number(entry["gain"], ".2f"),
             f"{variance['against_uniform']:.3f}" if variance else "",
-            _number(entry["prompts_per_step"], ".0f"),
-            _number(entry["share_touched"], ".0%"),
+            number(entry["prompts_per_step"], ".0f"),
+            number(entry["share_touched"], ".0%"),
         )
         cost.add_row(
             arm,
-            _number(entry["forecast_error"]["forecast"]),
+            number(entry["forecast_error"]["forecast"]),
             f"{entry['allocation_share']:.2%}",
             f"{entry['num_uniform_steps']:.0f}",
         )
@@ -107,15 +109,16 @@ def _print_mechanism(console: Console, result: dict[str, Any]) -> None:
     console.print(cost)
     error = next(iter(result["arms"].values()))["forecast_error"]
     console.print(
-        f"forecast error of a moving average {_number(error['moving_average'])}, of ridge "
-        f"regression {_number(error['ridge'])} (mean absolute, {_judged_by(result)})",
+        f"forecast error of a moving average {number(error['moving_average'])}, of ridge "
+        f"regression {number(error['ridge'])} (mean absolute, {_judged_by(result)})",
         highlight=False,
     )
 
 
-def _table(title: str, *columns: str) -> Table:
+def table_of_arms(title: str, *columns: str) -> Table:
+    """Return an empty table of a row an arm, numbers to the right."""
     table = Table(title=title, title_justify="left")
-    table.add_column("arm")
+    table.add_column("arm", no_wrap=True)
     for column in columns:
         table.add_column(column, justify="right")
     return table
@@ -166,15 +169,25 @@ def _choice_lines(config: TrainConfig, summary: dict[str, Any]) -> list[str]:
     of_pool = "" if touched is None else f"; {touched:.0%} of the pool was sampled at least once"
     lines = [
         f"prompts     {summary['prompts_per_step']:.1f} a step, chosen for {config.goal} among "
-        f"{config.candidates} x {config.prompts_per_step}{of_pool}"
+        f"{_among(config, summary['num_candidates'])}{of_pool}"
     ]
     parts = []
     if summary["expected_gain"] is not None:
         parts.append(f"the forecasts expected {summary['expected_gain']:.2f} times an even split's")
-    if summary["gain"] is not None:
+    if summary["gain"] is not None and summary["gain"]["median"] is not None:
         parts.append(f"it was {summary['gain']['median']:.2f} by the exact success")
-    measure = f"expected {config.goal}, median over steps"
-    return [*lines, f"gain        {measure}: {', '.join(parts)}"] if parts else lines
+    if not parts:
+        return lines
+    decided = counted(summary["num_steps"] - summary["num_uniform_steps"], "step")
+    measure = f"expected {config.goal}, median of the {decided} in which the forecast decided"
+    return [*lines, f"gain        {measure}: {', '.join(parts)}"]
+
+
+def _among(config: TrainConfig, num_candidates: float | None) -> str:
+    """Say how many candidates a step had: what was asked for, or all where there are fewer."""
+    if num_candidates is None or num_candidates == config.num_candidates:
+        return f"{config.candidates} x {config.prompts_per_step}"
+    return f"all {num_candidates:,.0f} prompts"
 
 
 def _measure(result: dict[str, Any]) -> str:
@@ -187,26 +200,37 @@ def _judged_by(result: dict[str, Any]) -> str:
     return "against the exact success" if known else "against the observed means, noise included"
 
 
-def _number(value: float | None, form: str = ".3f") -> str:
-    return "" if value is None else f"{value:{form}}"
+def number(value: float | None, form: str = ".3f") -> str:
+    """Return a number; nothing where it is unknown, and "never" where it is infinite."""
+    if value is None:
+        return ""
+    return "never" if math.isinf(value) else f"{value:{form}}"
 
 
 def _choice(result: dict[str, Any]) -> str:
-    config = result["config"]
-    if config["objective"] == "variance" or not set(result["arms"]) & set(CHOOSING_ARMS):
+    config = TrainConfig.from_dict(result["config"])
+    arms = [arm for arm in result["arms"] if arm in CHOOSING_ARMS]
+    if config.objective == "variance" or not arms:
         return ""
-    num = config["candidates"] * config["prompts_per_step"]
-    return f" (adaptive and oracle choose for {config['objective']} among {num})"
+    num = result["arms"][arms[0]].get("num_candidates")
+    verb = "choose" if len(arms) > 1 else "chooses"
+    among = _among(replace(config, arm=arms[0]), num)
+    return f" ({' and '.join(arms)} {verb} for {config.objective} among {among})"
 
 
 def _at_k(values: dict[str, Any]) -> list[str]:
     return [name for name in values if "@" in name]
 
 
-def _interval(value: dict[str, Any], form: str) -> str:
-    def shown(number: float | None) -> str:
-        return "never" if number is None or math.isinf(number) else f"{number:{form}}"
+def interval(value: dict[str, Any], form: str) -> str:
+    """Return a mean with its interval, which one seed does not have; None and infinity are never.
 
-    if value["num_seeds"] == 1:
-        return shown(value["mean"])
-    return f"{shown(value['mean'])} [{shown(value['low'])}, {shown(value['high'])}]"
+    >>> interval({"num_seeds": 2, "mean": 0.5, "low": 0.25, "high": None}, ".2f")
+    '0.50 [0.25, never]'
+    """
+    mean, low, high = (
+        number(math.inf if value[name] is None else value[name], form)
+        for name in ("mean", "low", "high")
+    )
+    # In square brackets a word would be markup; where the lower end is never, all three are.
+    return mean if value["num_seeds"] == 1 or low == "never" else f"{mean} [{low}, {high}]"

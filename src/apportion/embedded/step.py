@@ -104,8 +104,15 @@ class Step:
     def draw(self, num_rollouts_B: ArrayLike) -> IntArray:
         """Sample rollouts, which are charged, and return how many of each prompt are correct.
 
+        Args:
+            num_rollouts_B: rollouts of each candidate, 0 for those that are not sampled.
+
+        Returns:
+            ``correct_B``, of this draw alone; `num_correct_B` counts those of the whole step.
+
         Raises:
             InvalidInputError: not one whole number a candidate.
+            RunSpentError: more than `num_left`; the loop ends the run there, and nothing is drawn.
         """
         num_B = validate.counts("num_rollouts_B", num_rollouts_B, size=len(self))
         total = int(num_B.sum())
@@ -136,7 +143,14 @@ class Step:
         return correct_B
 
     def keep(self, is_kept_B: ArrayLike) -> None:
-        """Train on these candidates only."""
+        """Train on these candidates only.
+
+        Args:
+            is_kept_B: mask of the candidates; others that were drawn are charged and learned from.
+
+        Raises:
+            InvalidInputError: not a mask of the candidates.
+        """
         kept_B = np.asarray(is_kept_B)
         if kept_B.dtype != bool or kept_B.shape != (len(self),):
             raise InvalidInputError(
@@ -193,7 +207,7 @@ class Step:
 
 
 Rule = Callable[[Step], "IntArray | None"]
-"""``rule(step) -> num_rollouts_B`` to draw, or None if it has drawn all it wants."""
+"""``rule(step) -> num_rollouts_B`` still to draw, or None if it has drawn all it wants."""
 
 
 def prompts_of(problems: Sequence[Problem]) -> Prompts:

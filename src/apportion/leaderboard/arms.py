@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import importlib
 import os
@@ -73,15 +74,16 @@ def arm_of(name: str, prompts: Prompts, success_of: SuccessOf, *, rollouts_per_p
     """Make an arm by its name, or from ``module:function``.
 
     Args:
-        name: one of `ARMS`, or where a rule stands: a function ``rule(step)``, or a class, of which
-            every run makes its own object. It sees three candidates a prompt and the forecasts of
-            the default predictor.
+        name: one of `ARMS`, or where a rule stands: a function ``rule(step)``, a class, of which
+            every run makes its own object, or an object, of which every run has its own copy. It
+            sees three candidates a prompt and the forecasts of the default predictor.
         prompts: all prompts of the pool, with features.
         success_of: the truth, for the oracles.
         rollouts_per_prompt: n, by which the most that a prompt may get is set.
 
     Raises:
-        InvalidInputError: no arm has that name, or nothing that can be called stands there.
+        InvalidInputError: no arm has that name, nothing that can be called stands there, or it is
+            an object that cannot be copied.
     """
     if ":" in name:
         return Arm(decides=_imported(name), belief=_watching(prompts), candidates=CANDIDATES)
@@ -179,4 +181,16 @@ def _imported(name: str) -> Rule:
             "a class whose objects can be called so."
         )
     checked: Rule = rule
-    return checked
+    return checked if isinstance(found, type) else _apart(checked, name)
+
+
+def _apart(rule: Rule, name: str) -> Rule:
+    """Return a copy of a rule that is an object: runs of one process must not share its state."""
+    try:
+        return copy.deepcopy(rule)
+    except Exception as error:  # whatever the user's object makes of it
+        raise InvalidInputError(
+            f"The rule {name!r} is a {type(rule).__name__} that cannot be copied ("
+            f"{first_line(error)}), so its state would go from run to run. Name its class: every "
+            "run then makes an object of its own."
+        ) from error

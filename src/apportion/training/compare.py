@@ -243,7 +243,7 @@ def _arm_entry(
         for name in ours[0]["forecast_error"]
     }
     # Summaries written before prompts were chosen lack these.
-    for name in ("prompts_per_step", "share_touched"):
+    for name in ("prompts_per_step", "num_candidates", "share_touched"):
         entry[name] = _mean(summary.get(name) for summary in ours)
     gains = [summary.get("gain") for summary in ours]
     entry["gain"] = _mean(gain["against_uniform"] if gain else None for gain in gains)

@@ -73,6 +73,8 @@ def summarise(
     lines = read_lines(path / "steps.jsonl")
     pool_T, held_out_T = (curve(path, split)[1].tolist() for split in ("pool", "held_out"))
     memorised = memorising(pool_T, held_out_T)
+    # An even step says nothing of the forecast; it would draw the medians of the gain to 1.
+    decided = [line for line in lines if not line.get("fallback")]
     summary = {
         "config": config.to_dict(),
         "success": _success(evaluations),
@@ -81,13 +83,14 @@ def summarise(
         "budget": config.budget,
         "share_with_signal": _share_with_signal(steps),
         "prompts_per_step": _mean(np.array([float(len(step.outcomes)) for step in steps])),
+        "num_candidates": _last(lines, "num_candidates"),
         "share_touched": _last(lines, "share_touched"),
-        "gain": _gain(config, steps),
-        "expected_gain": _expected(lines, "gain_ratio", np.median),
+        "gain": _gain(config, steps, {line["step"] for line in decided}),
+        "expected_gain": _expected(decided, "gain_ratio", np.median),
         "gradient_variance": None if config.chooses else _variance(config, steps),
         "expected_variance": _expected(lines, "variance_ratio", np.mean),
         "forecast_error": _forecast_errors(steps, features),
-        "num_uniform_steps": sum(bool(row.get("fallback")) for row in lines),
+        "num_uniform_steps": len(lines) - len(decided),
         "memorising": memorised,
         "notes": [*notes, *([memorised] if memorised else [])],
         "seconds": _seconds(lines, read_lines(path / "batches.jsonl")),
@@ -203,10 +206,13 @@ def _variance(config: TrainConfig, steps: list[StepGroups]) -> dict[str, float] 
     return {"against_uniform": ours / uniform, "oracle_against_uniform": oracle / uniform}
 
 
-def _gain(config: TrainConfig, steps: list[StepGroups]) -> dict[str, float] | None:
-    """Gain under the exact success over an even step's: of all steps, and the median of theirs.
+def _gain(
+    config: TrainConfig, steps: list[StepGroups], decided: set[int]
+) -> dict[str, float | None] | None:
+    """Gain under the exact success over an even step's: of all steps, and the median of some.
 
-    In the measure of the run's objective, `apportion.gain.Coverage` or else `Progress`.
+    In the measure of the run's objective, `apportion.gain.Coverage` or else `Progress`. The median
+    is of the steps in `decided`, those in which the forecast did; None if there are none.
     """
     ours, even = [], []
     for step in steps:
@@ -217,8 +223,15 @@ def _gain(config: TrainConfig, steps: list[StepGroups]) -> dict[str, float] | No
         even.append(_worth(config, step.even_success_A, num_A))
     if not sum(even) > 0.0:
         return None
-    ratios = [one / other for one, other in zip(ours, even, strict=True) if other > 0.0]
-    return {"against_uniform": sum(ours) / sum(even), "median": float(np.median(ratios))}
+    ratios = [
+        one / other
+        for step, one, other in zip(steps, ours, even, strict=True)
+        if other > 0.0 and step.outcomes.step in decided
+    ]
+    return {
+        "against_uniform": sum(ours) / sum(even),
+        "median": float(np.median(ratios)) if ratios else None,
+    }
 
 
 def _worth(config: TrainConfig, success_B: FloatArray, num_B: IntArray) -> float:

@@ -258,6 +258,8 @@ def decision_measures(allocation: Allocation, *, shadow: bool) -> Values:
         "fallback": float(bool(allocation.reason)),
         f"{prefix}{'gain' if chooses else 'variance'}_ratio": float(ratio),
     }
+    if chooses:
+        values["num_candidates"] = float(len(allocation.num_rollouts_B))
     if shadow:
         size_B = allocation.num_rollouts_B[allocation.num_rollouts_B > 0]
         values["shadow_num_prompts"] = float(len(size_B))

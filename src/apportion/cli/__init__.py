@@ -18,6 +18,8 @@ from apportion.cli.audit import audit_command
 from apportion.cli.audit_layout import visible
 from apportion.cli.embedded import embedded_app
 from apportion.cli.leaderboard import leaderboard_command
+from apportion.cli.profile import profile_command
+from apportion.cli.simulate import simulate_command
 from apportion.cli.train import train_command
 from apportion.errors import ApportionError
 
@@ -62,6 +64,8 @@ def _options(
 app.command("allocate")(allocate_command)
 app.command("audit")(audit_command)
 app.command("leaderboard")(leaderboard_command)
+app.command("profile")(profile_command)
+app.command("simulate")(simulate_command)
 app.command("train")(train_command)
 app.add_typer(embedded_app, name="embedded")
 

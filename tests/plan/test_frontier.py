@@ -128,7 +128,7 @@ def test_what_lies_beyond_a_run_is_marked():
 def test_bad_calls_are_refused():
     with pytest.raises(InvalidInputError, match="at least one curve"):
         frontier([], [])
-    with pytest.raises(InvalidInputError, match="0 < low < high"):
+    with pytest.raises(InvalidInputError, match="0 < low <= high"):
         frontier([curve(0.5, 0.4, 1e-5)], [8], low=1e6, high=1e5)
     with pytest.raises(InvalidInputError, match="bin_width"):
         record_points([1.0], [0.5], bin_width=-1.0)

@@ -124,15 +124,15 @@ def frontier(
         raise InvalidInputError("A frontier needs at least one curve.")
     low = min(max(c.observed_from, 1.0) for c in curves) if low is None else low
     high = max(c.observed_to for c in curves) if high is None else high
-    if not 0.0 < low < high:
-        raise InvalidInputError(f"low is {low:g} and high {high:g}, but 0 < low < high must hold.")
-    compute_K = np.geomspace(low, high, num_levels)
+    if not 0.0 < low <= high:
+        raise InvalidInputError(f"low is {low:g} and high {high:g}, but 0 < low <= high must hold.")
+    compute_K = np.geomspace(low, high, num_levels if low < high else 1)
     reward_SK = np.stack([curve(compute_K) for curve in curves])
     start_S = _starts(curves, size, compute_K, reward_SK)
     counting_SK = np.where(compute_K >= start_S[:, None], reward_SK, -np.inf)
     order = np.argsort(size, kind="stable")
     curve_K = order[counting_SK[order].argmax(0)]
-    reward_K = counting_SK[curve_K, np.arange(num_levels)]
+    reward_K = counting_SK[curve_K, np.arange(len(compute_K))]
     seen = np.array([(c.observed_from, c.observed_to) for c in curves])[curve_K]
     is_some_K = np.isfinite(reward_K)
     return Frontier(

@@ -73,8 +73,8 @@ def test_every_option_of_train_has_help(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("options", "times", "shown"),
     [
-        ([], 3, "chosen for progress among up to 3 x 8 prompts"),
-        (["--candidates", "2x"], 2, "chosen for progress among up to 2 x 8 prompts"),
+        ([], 3, "chosen for coverage among up to 3 x 8 prompts"),
+        (["--candidates", "2x"], 2, "chosen for coverage among up to 2 x 8 prompts"),
         (["--candidates", "4", "--objective", "coverage"], 4, "coverage among up to 4 x 8 prompts"),
         (["--objective", "variance"], 1, None),
         (["--arm", "vip"], 3, None),

@@ -212,8 +212,8 @@ class RolloutAllocator:
         if not self.chooses and num_even < len(prompts):
             raise InvalidInputError(
                 f"There are {len(prompts)} candidates for prompts_per_step {num_even}, but the "
-                'objective "variance" gives every prompt its share. Choose "progress" or '
-                '"coverage", or give the batch alone.'
+                'objective "variance" gives every prompt its share. Choose "coverage" or '
+                '"progress", or give the batch alone.'
             )
         reason = self._reason_for_uniform()
         if self.chooses:

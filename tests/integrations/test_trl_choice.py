@@ -94,7 +94,7 @@ def test_the_share_of_the_data_set_that_was_touched_is_logged(tmp_path):
     trainer = helpers.build(tmp_path, candidates=3, max_steps=4)
     helpers.trained(trainer)
     allocator = trainer.planner.allocator
-    assert (allocator.objective, allocator.exploration) == ("progress", 0.1)
+    assert (allocator.objective, allocator.exploration) == ("coverage", 0.1)
     touched = helpers.logged(trainer, "rollouts/share_touched")
     assert touched[0] == pytest.approx(4 / 24)  # it splits evenly while it knows nothing
     assert touched == sorted(touched)
@@ -337,8 +337,8 @@ BASE = {**helpers.DEFAULTS, "scale_rewards": "batch"}
 
 def test_settings_of_choosing():
     assert AdaptiveGRPOConfig("out", **BASE).goal == "variance"
-    assert AdaptiveGRPOConfig("out", **BASE, candidates=3).goal == "progress"
-    assert AdaptiveGRPOConfig("out", **BASE, objective="coverage").goal == "coverage"
+    assert AdaptiveGRPOConfig("out", **BASE, candidates=3).goal == "coverage"
+    assert AdaptiveGRPOConfig("out", **BASE, objective="progress").goal == "progress"
     for options, message in (
         ({"candidates": 0}, "candidates is 0"),
         ({"candidates": 2, "objective": "variance"}, "gives every prompt of the batch its share"),

@@ -14,7 +14,7 @@ def test_defaults_are_valid_and_round_trip():
 
 def test_only_some_arms_choose():
     config = TrainConfig(prompts_per_step=8)
-    assert (config.goal, config.num_candidates) == ("progress", 24)
+    assert (config.goal, config.num_candidates) == ("coverage", 24)
     for arm in ("uniform", "vip"):
         other = config.with_arm(arm, 0)
         assert (other.goal, other.chooses, other.num_candidates) == ("variance", False, 8)

@@ -35,8 +35,8 @@ def wide(monkeypatch):
 def test_a_choice_is_told_in_words(tmp_path, capsys):
     print_summary(SUMMARY, tmp_path)
     out = capsys.readouterr().out
-    assert "41.5 a step, chosen for progress among 3 x 64; 37% of the pool was sampled" in out
-    assert "expected progress, median of the 58 steps in which the forecast decided: the" in out
+    assert "41.5 a step, chosen for coverage among 3 x 64; 37% of the pool was sampled" in out
+    assert "expected coverage, median of the 58 steps in which the forecast decided: the" in out
     flat = " ".join(out.split())
     assert "expected 3.00 times an even split's, it was 2.40 by the exact success" in flat
     assert "even split  was made in 2 of 60 steps" in out
@@ -55,7 +55,7 @@ def test_a_pool_smaller_than_the_candidates_is_what_was_chosen_from(tmp_path, ca
     config = TrainConfig(arm="adaptive", candidates=500, prompts_per_step=16)
     print_summary({**SUMMARY, "config": config.to_dict(), "num_candidates": 2000.0}, tmp_path)
     out = capsys.readouterr().out
-    assert "a step, chosen for progress among all 2,000 prompts; 37% of the pool" in out
+    assert "a step, chosen for coverage among all 2,000 prompts; 37% of the pool" in out
     assert "500" not in out
 
 
@@ -85,7 +85,7 @@ def test_without_the_exact_success_the_expected_gain_stands_alone(tmp_path, caps
 )
 def test_arms_that_choose_say_among_how_many(found, words):
     result = {"config": CONFIG.to_dict(), "arms": {"uniform": {}, "adaptive": found, "oracle": {}}}
-    assert _choice(result) == f" (adaptive and oracle choose for progress {words}"
+    assert _choice(result) == f" (adaptive and oracle choose for coverage {words}"
     assert _choice({**result, "arms": {"uniform": {}, "vip": {}}}) == ""
 
 
@@ -123,5 +123,5 @@ def test_arms_that_choose_beside_one_that_does_not(tmp_path, capsys):
         *("adaptive", "20.0%", "2.50", "", "40", "37%")
     ]
     assert "adaptive: memorising a small pool" in out
-    assert "(adaptive chooses for progress among 3 x 64)" in out
+    assert "(adaptive chooses for coverage among 3 x 64)" in out
     assert "against the exact success" in out

@@ -326,7 +326,7 @@ def _times(text: str | None, objective: str) -> int:
     if objective == "variance" and times > 1:
         raise InvalidInputError(
             f"candidates is {text}, but --objective variance chooses no prompts. Leave "
-            "--candidates out, or take --objective progress."
+            "--candidates out, or take --objective coverage."
         )
     return times
 

@@ -31,7 +31,7 @@ TUNING_N = 4
 BASE = "uniform"
 SHORTER = (0.4, 0.6, 0.8)
 """Shares of the budget that some arms also run with, each with a schedule of its own."""
-SHORTER_ARMS = ("uniform", "progress", "oracle_progress")
+SHORTER_ARMS = ("uniform", "progress", "coverage", "oracle_progress")
 Record = dict[str, Any]
 OnDone = Callable[[int, int, str], None]
 """Called with the runs done, all runs and the name of the last one."""

@@ -72,7 +72,7 @@ class TrainConfig:
     estimator: str = "dr_grpo"
     prompts_per_step: int = 64
     rollouts_per_prompt: int = 4
-    objective: str = "progress"
+    objective: str = "coverage"
     candidates: int = 3
     lower: int = 2
     upper: int | None = None

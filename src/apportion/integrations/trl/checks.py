@@ -47,7 +47,7 @@ def check_setup(trainer: Any, allocator: Any | None, extra_rows: Any | None = No
         raise InvalidInputError(
             f"There are prompts to choose from (candidates {args.candidates}"
             f"{' and extra_rows' if extra_rows is not None else ''}), but the allocator gives "
-            'every prompt rollouts. Set its objective to "progress", or candidates to 1.'
+            'every prompt rollouts. Set its objective to "coverage", or candidates to 1.'
         )
     if allocator is None:
         return
@@ -121,7 +121,7 @@ def _check_size(args: Any, dataset: Any) -> None:
         raise InvalidInputError(
             f"candidates is {args.candidates}, but the training set is a stream, of which no "
             "further rows can be drawn. Give one with a length, or set candidates to 1 and choose "
-            'within the batch: objective="progress" and a small num_generations.'
+            'within the batch: objective="coverage" and a small num_generations.'
         ) from error
     if size < args.candidates * num_prompts:
         raise InvalidInputError(

@@ -55,7 +55,7 @@ class AdaptiveRolloutConfig:
         metadata={
             "help": "'variance' gives every prompt of the batch rollouts, such that the gradient "
             "is least noisy; 'progress' and 'coverage' leave prompts out, see the documentation. "
-            "Defaults to 'progress' if candidates is more than 1, else to 'variance'.",
+            "Defaults to 'coverage' if candidates is more than 1, else to 'variance'.",
             "choices": list(OBJECTIVES),
         },
     )
@@ -140,7 +140,7 @@ class AdaptiveRolloutConfig:
         """`objective`, or its default."""
         if self.objective is not None:
             return self.objective
-        return "progress" if self.candidates > 1 else "variance"
+        return "coverage" if self.candidates > 1 else "variance"
 
     def _check_choice(self) -> None:
         """Raise if the settings of choosing prompts are out of range or contradict one another."""

@@ -17,7 +17,7 @@ from apportion.embedded.model import checkpoint_path, load
 from apportion.embedded.pools import pool
 from apportion.embedding import TextEmbedding
 from apportion.errors import InvalidInputError, RunFolderError
-from apportion.gain import Progress
+from apportion.gain import Coverage
 from apportion.prompt_key import prompt_key
 from apportion.run_log import lock_folder, read_groups, read_lines
 from apportion.training import compare
@@ -105,9 +105,9 @@ def test_a_run_that_chooses_is_on_budget_and_summarised(chosen):
     assert summary["expected_variance"] is None
     ours = even = 0.0
     for batch, (_, step) in zip(batches, groups.group_by("step", maintain_order=True), strict=True):
-        truth = Progress.of(Forecast.of_success(batch["success"]))
+        truth = Coverage(Forecast.of_success(batch["success"]))
         ours += truth.value(step["num_requested"].to_numpy()).sum()
-        even += Progress.of(Forecast.of_success(batch["even_success"])).value(np.full(12, 4)).sum()
+        even += Coverage(Forecast.of_success(batch["even_success"])).value(np.full(12, 4)).sum()
     assert summary["gain"]["against_uniform"] == pytest.approx(ours / even)
     assert summary["gain"]["against_uniform"] > 1.5
     assert summary["expected_gain"] > 1.5

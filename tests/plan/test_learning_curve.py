@@ -168,7 +168,15 @@ def test_what_does_not_rise_is_said():
     assert not fit_curve(COMPUTE_T, exponential(COMPUTE_T, 0.6, 0.2, 2.0), "exponential").advice
     few = fit_curve([1e4, 2e4, 3e4], [0.1, 0.2, 0.3])
     assert few.form == "isotonic"
-    assert f"evaluate at {LEAST_POINTS}" in few.advice
+    assert f"3 of the {LEAST_POINTS} levels" in few.advice
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_start_is_a_point_but_no_observation_of_a_run(form):
+    compute_T = np.concatenate([[0.0], COMPUTE_T])
+    curve = fit_curve(compute_T, exponential(compute_T, 0.6, 0.2, 1.0), form)
+    assert curve.observed_from == COMPUTE_T[0]
+    assert float(curve(0.0)) == pytest.approx(0.4, abs=0.01)
 
 
 def test_forms_are_judged_by_what_comes_next():

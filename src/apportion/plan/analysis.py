@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from apportion import validate
 from apportion.plan.cautions import cautions
 from apportion.plan.frontier import Crossover, Frontier, frontier
+from apportion.plan.law_search import LAWS
 from apportion.plan.learning_curve import LearningCurve, fit_curve
 from apportion.plan.resampling import NUM_DRAWS, refitted
 from apportion.plan.runs import Cell, Run, cells_of
 from apportion.plan.scaling_law import (
-    LAWS,
     LEVEL,
     ScalingLaw,
     best_parameters,
@@ -50,7 +51,7 @@ class Passing:
         entering: setting that is best from here on.
         compute: rollouts.
         reward: of both there.
-        share: of the draws that pass from one to the other at all.
+        share: of the draws in which one follows the other at all; the nearest such place counts.
     """
 
     leaving: Cell
@@ -109,8 +110,9 @@ def analyse(
         seed: of the resampling.
 
     Raises:
-        InvalidInputError: there are no runs.
+        InvalidInputError: there are no runs, or no draws.
     """
+    num_draws = validate.whole_number("num_draws", num_draws, at_least=1)
     cells = cells_of(runs)
     curves = [fit_curve(*cell.points(), form) for cell in cells]
     size_S = [cell.rollouts_per_prompt for cell in cells]
@@ -143,22 +145,22 @@ def _num_levels(curves: Sequence[LearningCurve]) -> int:
 
 def _spread(value: float, draws: FloatArray, level: float) -> Spread:
     low, high = np.quantile(draws, [(1.0 - level) / 2.0, (1.0 + level) / 2.0])
-    return Spread(value=value, low=float(low), high=float(high))
+    return Spread(value=value, low=min(float(low), value), high=max(float(high), value))
 
 
 def _passing(
     cells: Sequence[Cell], found: Crossover, fronts: Sequence[Frontier], level: float
 ) -> Passing:
-    again = [
-        other.compute
-        for front in fronts
-        for other in front.crossovers
-        if (other.leaving, other.entering) == (found.leaving, found.entering)
-    ]
+    pair = (found.leaving, found.entering)
+    again = []
+    for front in fronts:
+        times = [one.compute for one in front.crossovers if (one.leaving, one.entering) == pair]
+        if times:
+            again.append(min(times, key=lambda time: abs(np.log(time / found.compute))))
     return Passing(
         leaving=cells[found.leaving],
         entering=cells[found.entering],
-        compute=_spread(found.compute, np.array([found.compute, *again]), level),
+        compute=_spread(found.compute, np.array(again or [found.compute]), level),
         reward=found.reward,
         share=len(again) / max(len(fronts), 1),
     )

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,8 +16,11 @@ from apportion.errors import InvalidInputError
 from apportion.plan.learning_curve import LearningCurve
 from apportion.validate import FloatArray, IntArray
 
+RewardOf = Callable[[FloatArray | float], FloatArray]
 NUM_LEVELS = 400
 """Levels of compute, evenly spaced in its logarithm, at which an envelope is drawn."""
+REACH = 1.25
+"""A curve is trusted to go on as fitted up to this many times its last point."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,19 +97,22 @@ def frontier(
     low: float | None = None,
     high: float | None = None,
     num_levels: int = NUM_LEVELS,
+    extrapolate: bool = False,
 ) -> Frontier:
     """Return the upper envelope of fitted curves.
 
     A curve counts from where it was observed, or from where it last rises above the curves of
     smaller n if that is earlier: fitted curves may also cross far below their first point, where
-    nothing was measured.
+    nothing was measured. A little after its last point it is held at what it has attained, which a
+    run of more budget has as well.
 
     Args:
         curves: S fitted curves.
         size_S: n of each, by which they are put in order.
         low: rollouts to begin at; the first observed if None.
-        high: rollouts to end at; the last observed if None. Beyond it curves are extrapolated.
+        high: rollouts to end at; the last observed if None.
         num_levels: levels of compute between them, evenly spaced in its logarithm.
+        extrapolate: whether curves go on to rise as they were fitted instead.
 
     >>> slow, fast = (
     ...     LearningCurve.exponential(
@@ -127,8 +133,10 @@ def frontier(
     if not 0.0 < low <= high:
         raise InvalidInputError(f"low is {low:g} and high {high:g}, but 0 < low <= high must hold.")
     compute_K = np.geomspace(low, high, num_levels if low < high else 1)
-    reward_SK = np.stack([curve(compute_K) for curve in curves])
-    start_S = _starts(curves, size, compute_K, reward_SK)
+    reach = np.inf if extrapolate else REACH
+    reward_of = [_held(curve, reach) for curve in curves]
+    reward_SK = np.stack([reward(compute_K) for reward in reward_of])
+    start_S = _starts(curves, size, compute_K)
     counting_SK = np.where(compute_K >= start_S[:, None], reward_SK, -np.inf)
     order = np.argsort(size, kind="stable")
     curve_K = order[counting_SK[order].argmax(0)]
@@ -140,32 +148,37 @@ def frontier(
         reward_K=reward_K[is_some_K],
         curve_K=curve_K[is_some_K],
         is_observed_K=((seen[:, 0] <= compute_K) & (compute_K <= seen[:, 1]))[is_some_K],
-        crossovers=tuple(_crossovers(curves, compute_K[is_some_K], curve_K[is_some_K])),
+        crossovers=tuple(_crossovers(reward_of, compute_K[is_some_K], curve_K[is_some_K])),
         start_S=start_S,
     )
 
 
 def _starts(
-    curves: Sequence[LearningCurve],
-    size_S: FloatArray,
-    compute_K: FloatArray,
-    reward_SK: FloatArray,
+    curves: Sequence[LearningCurve], size_S: FloatArray, compute_K: FloatArray
 ) -> FloatArray:
     """Return the rollouts from which each curve counts."""
     start_S = np.array([curve.observed_from for curve in curves])
     below_K = np.full(len(compute_K), -np.inf)
     for number in np.argsort(size_S, kind="stable"):
-        is_above_K = reward_SK[number] > below_K
+        reward_K = curves[number](compute_K)
+        is_above_K = reward_K > below_K
         rises = np.flatnonzero(~is_above_K[:-1] & is_above_K[1:])
         if len(rises):
             start_S[number] = min(start_S[number], compute_K[rises[-1]])
         counts_K = compute_K >= start_S[number]
-        below_K = np.where(counts_K, np.maximum(below_K, reward_SK[number]), below_K)
+        below_K = np.where(counts_K, np.maximum(below_K, reward_K), below_K)
     return start_S
 
 
+def _held(curve: LearningCurve, reach: float) -> RewardOf:
+    """Return a curve that is flat from `reach` times its last point on."""
+    return lambda compute: curve(np.minimum(compute, reach * curve.observed_to))
+
+
 def _crossovers(
-    curves: Sequence[LearningCurve], compute_K: FloatArray, curve_K: IntArray
+    curves: Sequence[Callable[[FloatArray | float], FloatArray]],
+    compute_K: FloatArray,
+    curve_K: IntArray,
 ) -> list[Crossover]:
     from scipy.optimize import brentq
 

@@ -41,7 +41,7 @@ class LearningCurve:
         shape: (rate,) per rollout, (C_mid, B), or () for isotonic.
         knot_compute_K: rollouts at the knots of the isotonic form, else empty.
         knot_reward_K: rewards there.
-        observed_from: least rollouts of a point.
+        observed_from: least rollouts of a point after the start.
         observed_to: most rollouts of a point.
         rmse: root of the mean squared residual.
         advice: what stands against it in plain words; empty if nothing.
@@ -136,7 +136,7 @@ def fit_rows(compute_T: FloatArray, reward_ST: FloatArray, form: str) -> list[Le
         return [_isotonic(compute_T, reward_T) for reward_T in reward_ST]
     rise, axes = _search(form, compute_T)
     found = saturating.fit(rise, axes, compute_T, reward_ST)
-    start, end = float(compute_T.min()), float(compute_T.max())
+    start, end = _observed(compute_T)
     height_S = rise(np.array(end), found.shape_SP)
     return [
         LearningCurve(
@@ -196,10 +196,15 @@ def _points(compute_T: ArrayLike, reward_T: ArrayLike) -> tuple[FloatArray, Floa
     return compute, reward
 
 
+def _observed(compute_T: FloatArray) -> tuple[float, float]:
+    """Return the least and the most rollouts of an evaluation after the start."""
+    return float(compute_T[compute_T > 0.0].min()), float(compute_T.max())
+
+
 def _search(form: str, compute_T: FloatArray) -> tuple[saturating.Rise, list[FloatArray]]:
     """Return the rise of a form and the grid of its shape, wide around the rollouts seen."""
-    end = float(compute_T.max())
-    start = max(float(compute_T[compute_T > 0.0].min()), end * 1e-4)
+    start, end = _observed(compute_T)
+    start = max(start, end * 1e-4)
     if form == "exponential":
         return saturating.exponential, [np.linspace(np.log(0.02 / end), np.log(10.0 / start), 60)]
     middle = np.linspace(np.log(start / 10.0), np.log(end * 30.0), 36)
@@ -221,11 +226,11 @@ def _isotonic(compute_T: FloatArray, reward_T: FloatArray) -> LearningCurve:
         shape=(),
         knot_compute_K=level_K,
         knot_reward_K=fitted_K,
-        observed_from=float(level_K[0]),
+        observed_from=_observed(level_K)[0],
         observed_to=float(level_K[-1]),
         rmse=float(np.sqrt(np.mean((fitted_K[place_T] - reward_T) ** 2))),
         advice=(
-            f"Only {len(level_K)} different levels of compute: evaluate at {LEAST_POINTS} or more."
+            f"Evaluated at {len(level_K)} of the {LEAST_POINTS} levels of compute that it takes."
             if few
             else "Beyond the last evaluation the reward is held: this form predicts nothing there."
         ),

@@ -99,3 +99,42 @@ FRONTIER_POINTS = {
     "hard": {8: (0.13, 0.62), 16: (0.80, 0.86), 32: (0.86, 1.15), 128: (0.62, 0.75, 1.15, 10.0)},
 }
 """Millions of rollouts at which an n attains the frontier, read by eye; hard: ends of segments."""
+
+SCATTER = {"easy": 0.63, "hard": 0.98}
+"""Root mean squared residual of the frontier's points about the laws, in log2 n."""
+
+STILL_RISING = frozenset({("Qwen3-4B-Instruct", "hard")})
+"""Whose largest n that paid was the largest that was tried: its saturation lies higher."""
+
+OTHER_CROSSOVERS = {
+    ("Qwen3-4B-Instruct", "easy"): ((8, 64, 0.055e6),),
+    ("Qwen3-4B-Instruct", "hard"): ((8, 16, 0.29e6), (16, 32, 0.47e6)),
+    ("Llama-3.1-8B-Instruct", "easy"): ((8, 16, 0.19e6),),
+}
+"""Crossovers of the other models, read by eye: n that is left, n that is entered, rollouts."""
+
+SMALL_SET = (500, 256, (8, 256, 0.24e6))
+"""Easy set cut to so many prompts: where n saturates (512 on all of them), and its crossover."""
+
+METRIC_SHIFT = {
+    "mean": {"easy": 0.0, "hard": 0.0},
+    "best@4": {"easy": 0.0, "hard": 1.0},
+    "worst@4": {"easy": 0.0, "hard": -1.0},
+}
+"""Doublings of n from the best for the mean to the best for others, at the largest budgets and 32
+prompts a step. With more prompts a step the order is the same on easy problems too: best@4 wants
+the smaller n there, worst@4 the larger."""
+
+STEPS_OF_BEST = (200, 750)
+"""Steps of the runs that the easy law names as best, for budgets of 0.3 to 10 million."""
+
+PASSES_TO_PAY = (0.8, 1.3)
+"""Passes over the prompts that a larger n had made when it overtook the smaller one."""
+
+ANCHOR = (1e-6, 1024)
+"""Learning rate and the rollouts of a step it was tuned at: AdamW, 10 steps of warm-up, constant.
+Twice the rate gained early and ended lower, four times decayed, eight times collapsed."""
+
+STEPS_TO_LEAD = {32: 154, 64: 92, 128: 76, 256: 34, 512: 41, 1024: 40}
+"""Fewest steps that an n had taken when it came to lead the easy frontier, by prompts a step; but
+for 32 of them, where the frontiers switch is read by eye."""

@@ -167,5 +167,11 @@ def cells_of(runs: Sequence[Run]) -> list[Cell]:
     for run in runs:
         n, prompts, rate, allocator = run.setting
         key = (n, prompts, -1.0 if rate is None else rate, allocator)
-        grouped.setdefault(key, []).append(run)
+        same = grouped.setdefault(key, [])
+        if any((run.name, run.seed) == (other.name, other.seed) for other in same):
+            raise InvalidInputError(
+                f"Two runs are called {run.name} and have seed {run.seed} and equal settings. Give "
+                "each a name or a seed of its own, or leave one out."
+            )
+        same.append(run)
     return [Cell(runs=tuple(grouped[key])) for key in sorted(grouped)]

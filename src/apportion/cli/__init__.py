@@ -17,7 +17,9 @@ from apportion.cli.allocate import allocate_command
 from apportion.cli.audit import audit_command
 from apportion.cli.audit_layout import visible
 from apportion.cli.embedded import embedded_app
+from apportion.cli.fit import fit_command
 from apportion.cli.leaderboard import leaderboard_command
+from apportion.cli.plan import plan_command
 from apportion.cli.profile import profile_command
 from apportion.cli.simulate import simulate_command
 from apportion.cli.train import train_command
@@ -63,7 +65,9 @@ def _options(
 
 app.command("allocate")(allocate_command)
 app.command("audit")(audit_command)
+app.command("fit")(fit_command)
 app.command("leaderboard")(leaderboard_command)
+app.command("plan")(plan_command)
 app.command("profile")(profile_command)
 app.command("simulate")(simulate_command)
 app.command("train")(train_command)

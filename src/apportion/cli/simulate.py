@@ -133,7 +133,10 @@ def simulate_command(
     ).problems()
     runs_of = _run(drawn, trainings, budget, num_seeds, size, adaptive=allocator == "adaptive")
     if out is not None:
-        replace_file(out, curves_csv(runs_of).encode())
+        replace_file(
+            out,
+            curves_csv(runs_of, allocator=allocator, num_prompts=len(drawn.train)).encode(),
+        )
     rows = [_summary(runs, problems) for runs in runs_of]
     start = float(drawn.held_out.base_success_Q.mean())
     if as_json:

@@ -28,11 +28,15 @@ COLUMNS = (
     "problems",
     "samples",
     "learning_rate",
+    "allocator",
+    "num_prompts",
 )
 """Of the table of learning curves."""
 
 
-def curves_csv(runs_of: Sequence[Sequence[SimulatedRun]]) -> str:
+def curves_csv(
+    runs_of: Sequence[Sequence[SimulatedRun]], *, allocator: str, num_prompts: int
+) -> str:
     """Return the curves; problems and samples are empty where the reward is exact."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -44,7 +48,8 @@ def curves_csv(runs_of: Sequence[Sequence[SimulatedRun]]) -> str:
         size = ("", "") if measured is None else (measured.problems, measured.samples)
         for compute, reward in zip(run.compute_T.tolist(), reward_T.tolist(), strict=True):
             name, rate = f"n{n}-seed{run.seed}", run.training.rate_at(batch * n)
-            writer.writerow([name, n, batch, compute, reward, run.seed, *size, rate])
+            values = [name, n, batch, compute, reward, run.seed, *size, rate]
+            writer.writerow([*values, allocator, num_prompts])
     return text.getvalue()
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +11,7 @@ import numpy as np
 import typer
 
 from apportion import validate
+from apportion.cli.spinner import late_spinner
 from apportion.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ LEAST_SIZES = 3
 """Different n on the frontier below which no law is shown."""
 _FAR = 1.1
 """Times its last evaluation beyond which a curve on the frontier is told to be extrapolated."""
-_QUIET_SECONDS = 2.0
 _SHAPES = {"exponential": ("rate",), "sigmoid": ("compute_mid", "steepness"), "isotonic": ()}
 
 
@@ -74,7 +72,7 @@ def fit_command(
     from apportion.readers.runs import read_runs
 
     num_draws = validate.whole_number("draws", draws, at_least=1)
-    with _late_spinner() as say:
+    with late_spinner() as say:
         say("reading")
         read, notes = read_runs(
             runs,
@@ -286,30 +284,3 @@ def _spread(spread: Spread) -> dict[str, float | None]:
 
 def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
-
-
-@contextmanager
-def _late_spinner() -> Iterator[Callable[[str], None]]:
-    """Show on a terminal what is being done, if it takes longer than two seconds."""
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    progress = Progress(
-        SpinnerColumn("line"),
-        TextColumn("{task.description}"),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-    task = progress.add_task("reading", total=None)
-    timer = threading.Timer(_QUIET_SECONDS, progress.start)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield lambda what: progress.update(task, description=what)
-    finally:
-        timer.cancel()
-        timer.join()
-        progress.stop()

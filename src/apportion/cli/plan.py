@@ -14,7 +14,10 @@ from apportion.state_file import replace_file
 
 if TYPE_CHECKING:
     from apportion.difficulty import Verdict
+    from apportion.plan.limits import Limits
+    from apportion.plan.planning import Plan
     from apportion.plan.recipe import Anchor
+    from apportion.plan.sweep_first import Costing
 
 FORMAT = "apportion-plan"
 VERSION = 1
@@ -22,6 +25,14 @@ _TASK, _LIMITS, _RATE, _COST = "Budget and problems", "Limits", "Learning rate",
 
 
 def plan_command(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            help="Runs of a sweep to plan from, as `apportion fit` reads them; published laws if "
+            "left out.",
+            show_default=False,
+        ),
+    ] = None,
     budget: Annotated[
         float | None, typer.Option(help="Rollouts of the run, e.g. 2e6.", rich_help_panel=_TASK)
     ] = None,
@@ -90,8 +101,9 @@ def plan_command(
 ) -> None:
     """Plan a run for a budget of rollouts: n, prompts a step, steps, learning rate, loss terms.
 
-    Without runs of yours, n comes from published runs of other models on other
-    data, with how far they differ, and with the short runs to make first.
+    From runs of yours, the setting that should reach most at the budget is chosen.
+    Without, n comes from published runs of other models on other data, with how far
+    they differ, and with the short runs to make first.
     """
     from apportion.plan.limits import Limits
     from apportion.plan.planning import plan_from_published
@@ -124,19 +136,25 @@ def plan_command(
                 "The profile drew its prompts at random, so it does not tell how many there are: "
                 "give --prompts.",
             )
-    plan = plan_from_published(
-        budget or 0.0,
-        difficulty=known,
-        metric=metric,
-        limits=Limits(
-            max_batch=max_batch,
-            prompts_per_step=prompts_per_step,
-            num_prompts=num_prompts,
-            epochs=epochs,
-        ),
-        anchor=_anchor(learning_rate, tuned_at),
-        costing=costing,
+    limits = Limits(
+        max_batch=max_batch,
+        prompts_per_step=prompts_per_step,
+        num_prompts=num_prompts,
+        epochs=epochs,
     )
+    anchor = _anchor(learning_rate, tuned_at)
+    if runs:
+        plan, notes = _from_runs(runs, budget or 0.0, known, metric, limits, anchor, costing)
+        warnings = (*warnings, *notes)
+    else:
+        plan = plan_from_published(
+            budget or 0.0,
+            difficulty=known,
+            metric=metric,
+            limits=limits,
+            anchor=anchor,
+            costing=costing,
+        )
     plan = replace(plan, reasons=(*reasons, *plan.reasons), warnings=(*warnings, *plan.warnings))
     content = {"format": FORMAT, "version": VERSION, "metric": metric, **asdict(plan)}
     if out is not None:
@@ -151,6 +169,42 @@ def plan_command(
         print_plan(plan, Console())
         if out is not None:
             typer.echo(f"The plan is in {out}.")
+
+
+def _from_runs(
+    paths: list[Path],
+    budget: float,
+    difficulty: str | None,
+    metric: str,
+    limits: Limits,
+    anchor: Anchor,
+    costing: Costing,
+) -> tuple[Plan, list[str]]:
+    """Plan from recorded runs; D is theirs where it is not given."""
+    from apportion.cli.fit import begun
+    from apportion.cli.spinner import late_spinner
+    from apportion.plan.from_runs import plan_from_runs
+    from apportion.readers.runs import read_runs
+
+    with late_spinner() as say:
+        say("reading")
+        read, notes = read_runs(paths, metric=metric)
+        kept = begun(read, notes)
+        known = {run.num_prompts for run in kept} - {None}
+        if limits.num_prompts is None and len(known) == 1:
+            limits = replace(limits, num_prompts=known.pop())
+        say(f"planning from {len(kept)} runs")
+        plan = plan_from_runs(
+            kept,
+            budget,
+            difficulty=difficulty or "mixed",
+            limits=limits,
+            anchor=anchor,
+            costing=costing,
+        )
+    if difficulty is None:
+        notes.append("The difficulty is not given: loss terms are those of mixed problems.")
+    return plan, notes
 
 
 def _profiled(path: Path) -> tuple[Verdict, int | None]:

@@ -27,7 +27,11 @@ _LETTER = {
     "whole_run": "run",
 }
 """Of each reason."""
-_BASIS = {"published": "Prior: from published runs of other models and data, none of yours."}
+_BASIS = {
+    "published": "Prior: from published runs of other models and data, none of yours.",
+    "runs": "From your runs.",
+}
+_WHERE = {"published": "of what was published", "runs": "of redrawn sweeps"}
 
 
 def print_plan(plan: Plan, console: Console) -> None:
@@ -37,6 +41,10 @@ def print_plan(plan: Plan, console: Console) -> None:
     page.line()
     for label, value, note in _settings(plan):
         page.line(f"{label:<24}{value:>9}  {note}".rstrip())
+    if plan.expected_reward is not None and plan.reward_interval is not None:
+        low, high = plan.reward_interval
+        label = f"{'held-out reward':<24}{plan.expected_reward:>9.3f}"
+        page.line(f"{label}  90%: {low:.3f} to {high:.3f}")
     if plan.cost.tokens is not None or plan.cost.gpu_hours is not None:
         page.line(f"{'cost':<24}{_cost(plan.cost)}")
     page.head("Why")
@@ -45,7 +53,8 @@ def print_plan(plan: Plan, console: Console) -> None:
     if plan.warnings:
         page.head("What stands against it")
         page.bullets(plan.warnings)
-    _print_sweep(page, plan)
+    if plan.basis == "published":
+        _print_sweep(page, plan)
 
 
 def _settings(plan: Plan) -> list[tuple[str, str, str]]:
@@ -55,8 +64,7 @@ def _settings(plan: Plan) -> list[tuple[str, str, str]]:
         (
             "rollouts per prompt n",
             f"{plan.rollouts_per_prompt:,}",
-            f"{interval.level:.0%} of what was published: {interval.low:.0f} to "
-            f"{interval.high:.0f}",
+            f"{interval.level:.0%} {_WHERE[plan.basis]}: {interval.low:.0f} to {interval.high:.0f}",
         ),
         ("prompts per step B_p", f"{plan.prompts_per_step:,}", f"{plan.batch:,} rollouts a step"),
         ("steps M", f"{plan.num_steps:,}", f"{plan.unspent:,} rollouts of the budget left"),

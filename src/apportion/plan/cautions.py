@@ -155,3 +155,9 @@ def _listed(names: list[str], most: int = 3) -> str:
     names = list(dict.fromkeys(names))
     shown = ", ".join(names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+def noise_floor(cells: Sequence[Cell]) -> float:
+    """Return the standard error of one evaluation, the largest of all runs; 0 if unknown."""
+    variances = [float(run.sampling_variance().max()) for cell in cells for run in cell.runs]
+    return float(max(variances, default=0.0) ** 0.5)

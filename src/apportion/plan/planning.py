@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from apportion import validate
-from apportion.plan.limits import Interval, Limits, batch_within, interval_of
+from apportion.plan.limits import Batch, Interval, Limits, batch_within, interval_of
 from apportion.plan.prior import draw_log2_rollouts
 from apportion.plan.reasons import (
     reason_of_prior,
@@ -55,6 +55,7 @@ class Plan:
         learning_rate: after warm-up, constant.
         regularisation: terms of the loss.
         expected_reward: None where no run of one's own was seen.
+        reward_interval: where it should lie, 90%; likewise.
         interval: of n.
         passes: over the prompts; None if their number is unknown.
         cost: of the run.
@@ -73,6 +74,7 @@ class Plan:
     learning_rate: float
     regularisation: Regularisation
     expected_reward: float | None
+    reward_interval: tuple[float, float] | None
     interval: Interval
     passes: float | None
     cost: Cost
@@ -171,38 +173,84 @@ def plan_of(
     interval = interval_of(validate.vector("log2_rollouts_D", log2_rollouts_D))
     whole = int(np.floor(validate.number("budget", budget)))
     batch = batch_within(limits, interval, whole, difficulty)
+    return plan_around(
+        batch,
+        interval,
+        whole,
+        learning_rate=anchor.rate_at(batch.size),
+        difficulty=difficulty,
+        basis=basis,
+        reasons=[
+            *reasons,
+            *reasons_of_n(batch, interval, limits),
+            prompts_reason(difficulty, is_fixed=limits.prompts_per_step is not None),
+        ],
+        rate_reasons=[rate_reason(anchor)],
+        warnings=[*warnings, *warnings_of_batch(batch, difficulty, limits)],
+        rate_warnings=rate_warnings(anchor, batch.size),
+        expected_reward=expected_reward,
+        limits=limits,
+        costing=costing,
+        sweep=sweep_first(
+            batch.rollouts_per_prompt,
+            batch.prompts_per_step,
+            whole,
+            limits=limits,
+            anchor=anchor,
+            costing=costing,
+        ),
+    )
+
+
+def plan_around(
+    batch: Batch,
+    interval: Interval,
+    budget: int,
+    *,
+    learning_rate: float,
+    difficulty: str,
+    basis: str,
+    reasons: Sequence[Reason],
+    rate_reasons: Sequence[Reason],
+    warnings: Sequence[str],
+    rate_warnings: Sequence[str],
+    expected_reward: float | None,
+    reward_interval: tuple[float, float] | None = None,
+    limits: Limits,
+    costing: Costing,
+    sweep: Sequence[SweepRun] = (),
+) -> Plan:
+    """Fill in what follows from n, B_p and the budget: steps, passes, cost, and what is said."""
     n, prompts = batch.rollouts_per_prompt, batch.prompts_per_step
-    num_steps = int(min(whole // batch.size, limits.steps_of(prompts)))
+    num_steps = int(min(budget // batch.size, limits.steps_of(prompts)))
     spent = batch.size * num_steps
     passes = None if limits.num_prompts is None else num_steps * prompts / limits.num_prompts
     return Plan(
         basis=basis,
         difficulty=difficulty,
-        budget=whole,
+        budget=budget,
         rollouts_per_prompt=n,
         prompts_per_step=prompts,
         num_steps=num_steps,
-        learning_rate=anchor.rate_at(batch.size),
+        learning_rate=learning_rate,
         regularisation=regularisation_of(difficulty),
         expected_reward=expected_reward,
+        reward_interval=reward_interval,
         interval=interval,
         passes=passes,
         cost=costing.of(spent),
-        unspent=whole - spent,
+        unspent=budget - spent,
         reasons=(
             *reasons,
-            *reasons_of_n(batch, interval, limits),
-            prompts_reason(difficulty, is_fixed=limits.prompts_per_step is not None),
             *reasons_of_steps(n, passes, limits),
-            rate_reason(anchor),
+            *rate_reasons,
             regularisation_reason(difficulty),
         ),
         warnings=(
             *warnings,
-            *warnings_of_batch(batch, difficulty, limits),
             *warnings_of_steps(num_steps, passes, difficulty),
-            *warnings_of_rest(whole - spent, batch, limits),
-            *rate_warnings(anchor, batch.size),
+            *warnings_of_rest(budget - spent, batch, limits),
+            *rate_warnings,
         ),
-        sweep_first=sweep_first(n, prompts, whole, limits=limits, anchor=anchor, costing=costing),
+        sweep_first=tuple(sweep),
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from apportion.cli.train_plan import FORMAT
 from apportion.errors import InvalidInputError
 from apportion.state_file import replace_file
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from apportion.plan.recipe import Anchor
     from apportion.plan.sweep_first import Costing
 
-FORMAT = "apportion-plan"
 VERSION = 1
 _TASK, _LIMITS, _RATE, _COST = "Budget and problems", "Limits", "Learning rate", "Cost"
 

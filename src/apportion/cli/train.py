@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from apportion.allocator import OBJECTIVES
+from apportion.cli.train_plan import use_plan
 from apportion.errors import InvalidInputError, RunFolderError, StateError
 from apportion.training import compare as comparing
 from apportion.training.config import (
@@ -80,6 +81,16 @@ def train_command(
     pool: Annotated[
         str, typer.Option(help=f"Embedded problems: {', '.join(POOLS)}.", rich_help_panel=_RUN)
     ] = _DEFAULTS.pool,
+    plan: Annotated[
+        Path | None,
+        typer.Option(
+            help="File of `apportion plan --out`: n, prompts a step, steps and learning rate, "
+            "unless given here.",
+            callback=use_plan,
+            is_eager=True,
+            rich_help_panel=_SIZE,
+        ),
+    ] = None,
     prompts_per_step: Annotated[
         int, typer.Option(help="Prompts of one step.", rich_help_panel=_SIZE)
     ] = _DEFAULTS.prompts_per_step,

@@ -1,0 +1,73 @@
+"""A plan as the defaults of a run."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from apportion.cli import app
+from apportion.errors import InvalidInputError
+
+
+@pytest.fixture
+def configs(monkeypatch):
+    seen = []
+    monkeypatch.setattr("apportion.cli.train._train", lambda config, *rest: seen.append(config))
+    return seen
+
+
+def plan(tmp_path, *options):
+    path = tmp_path / "plan.json"
+    command = ["plan", "--budget", "2e5", "--max-batch", "1024", "--out", str(path), *options]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    return path, json.loads(path.read_text())
+
+
+def test_a_run_takes_the_plan_whole(tmp_path, configs):
+    path, content = plan(tmp_path, "--difficulty", "hard")
+    found = CliRunner().invoke(app, ["train", "--plan", str(path)])
+    assert found.exit_code == 0
+    (config,) = configs
+    assert config.rollouts_per_prompt == content["rollouts_per_prompt"]
+    assert config.prompts_per_step == content["prompts_per_step"]
+    assert config.steps == content["num_steps"]
+    assert config.learning_rate == content["learning_rate"]
+    assert config.kl == config.entropy == 0
+    assert "--kl" not in found.output
+
+
+def test_flags_go_before_the_plan(tmp_path, configs):
+    path, content = plan(tmp_path, "--difficulty", "hard")
+    options = ["--steps", "7", "--learning-rate", "0.5"]
+    for command in (["--plan", str(path), *options], [*options, "--plan", str(path)]):
+        assert CliRunner().invoke(app, ["train", *command]).exit_code == 0
+        assert (configs[-1].steps, configs[-1].learning_rate) == (7, 0.5)
+        assert configs[-1].rollouts_per_prompt == content["rollouts_per_prompt"]
+
+
+def test_terms_without_a_size_are_told(tmp_path, configs):
+    path, _ = plan(tmp_path, "--difficulty", "easy")
+    found = CliRunner().invoke(app, ["train", "--plan", str(path)])
+    assert "--kl and --entropy on, but no source gives their size" in found.output
+    assert configs[0].kl == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        (None, "cannot be read"),
+        ("{", "cannot be read"),
+        ("[]", "is no plan"),
+        ('{"format": "apportion-plan"}', "lacks a number for rollouts_per_prompt"),
+    ],
+)
+def test_what_is_no_plan_is_refused(tmp_path, configs, content, match):
+    path = tmp_path / "plan.json"
+    if content is not None:
+        path.write_text(content)
+    found = CliRunner().invoke(app, ["train", "--plan", str(path)])
+    assert isinstance(found.exception, InvalidInputError)
+    assert match in str(found.exception)
+    assert not configs

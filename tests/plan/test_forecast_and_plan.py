@@ -180,6 +180,55 @@ def test_a_budget_far_ahead_is_warned_of():
     assert any("50 times the longest run" in warning for warning in said)
 
 
+def said_of(runs, budget=1e7, **limits):
+    plan = plan_from_runs(runs, budget, difficulty="easy", limits=Limits(**limits))
+    return plan, " ".join(plan.warnings)
+
+
+def test_the_forecast_is_for_what_the_limits_let_a_run_spend():
+    plan, _ = said_of(sweep(until=3e5), 3e6, num_prompts=NUM_PROMPTS, epochs=1)
+    assert plan.num_steps == NUM_PROMPTS // 32
+    spent = plan.rollouts_per_prompt * 32 * plan.num_steps
+    assert plan.expected_reward == pytest.approx(
+        useful_pass(plan.rollouts_per_prompt, spent), abs=0.03
+    )
+    with pytest.raises(InvalidInputError, match="No setting"):
+        said_of(sweep(), num_prompts=NUM_PROMPTS, epochs=0.05)
+
+
+def test_what_limits_cost_and_whose_prompts_are_said():
+    assert "limits rule out n = 128" in said_of(sweep(), max_batch=1024)[1]
+    assert (
+        "The runs trained on 6,000 prompts, the plan has 100"
+        in said_of(sweep(), num_prompts=100)[1]
+    )
+    assert "limits rule out" not in said_of(sweep())[1]
+
+
+def test_a_probe_of_the_rate_is_no_quiet_winner():
+    probe = sweep(
+        lambda n, compute: useful_pass(n, compute, rate_power=1.0) + 0.1, sizes=(128,), seeds=1
+    )
+    fast = [
+        Run(
+            **{name: getattr(run, name) for name in run.__slots__}
+            | {"name": "probe", "learning_rate": 8 * RATE}
+        )
+        for run in probe
+    ]
+    plan, said = said_of([*sweep(), *fast])
+    assert plan.learning_rate == pytest.approx(8 * RATE)
+    assert "is the larger of the learning rates that n = 128 was run at" in said
+
+
+def test_runs_that_fall_and_budgets_below_all_are_said():
+    falling = sweep(lambda n, compute: 0.5 - 0.1 * compute / 1e6)
+    assert "does not help" in said_of(falling)[1]
+    assert "nothing is known there" in said_of(sweep(), 1.9e4)[1]
+    other = [*sweep(), *sweep(lambda n, compute: 0.05 + 0 * compute, sizes=(16,))]
+    assert "fit them apart" in said_of(other)[1]
+
+
 def test_a_simulated_sweep_is_planned():
     """From a tenth of the compute, regret below the noise of an evaluation."""
     problems = Population(num_train=3000, num_held_out=500, num_features=32).problems()

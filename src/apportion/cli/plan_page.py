@@ -113,7 +113,7 @@ def _print_sweep(page: Page, plan: Plan) -> None:
             for run in runs
         ],
     )
-    page.say(f"The last: {runs[-1].tells}. A probe; no rate above the rule's is recommended.")
+    page.say(f"The last: {runs[-1].tells}. A probe of the rate, no advice.")
 
 
 def _cost(cost: Cost) -> str:

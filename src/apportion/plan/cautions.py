@@ -16,6 +16,7 @@ _READING = (
     "tune the rate instead of paying for n."
 )
 _FEW_EVALUATIONS = 6
+_APART = 0.2
 _FEW_SIZES = 3
 
 
@@ -26,6 +27,7 @@ def cautions(cells: Sequence[Cell]) -> list[str]:
         cells: settings with their runs, see `apportion.plan.runs.cells_of`.
     """
     checks: tuple[Callable[[Sequence[Cell]], str], ...] = (
+        _other_data,
         _one_size,
         _filtered,
         _bound_to_prompts,
@@ -69,6 +71,18 @@ def _only_value(
         {value_of(cell) for cell in cells if cell.rollouts_per_prompt == n} for n in _sizes(cells)
     ]
     return [next(iter(found)) for found in of_size] if all(len(f) == 1 for f in of_size) else None
+
+
+def _other_data(cells: Sequence[Cell]) -> str:
+    """Look at how far apart runs begin: the same model on the same problems begins alike."""
+    first = {run.name: float(run.reward_T[0]) for cell in cells for run in cell.runs}
+    low, high = min(first, key=first.__getitem__), max(first, key=first.__getitem__)
+    if first[high] - first[low] < _APART:
+        return ""
+    return (
+        f"The runs begin far apart, {low} at {first[low]:.3f} and {high} at {first[high]:.3f}. If "
+        "they are of different models or problems, fit them apart."
+    )
 
 
 def _one_size(cells: Sequence[Cell]) -> str:

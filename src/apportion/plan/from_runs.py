@@ -8,19 +8,18 @@ import numpy as np
 
 from apportion import validate
 from apportion.errors import InvalidInputError
-from apportion.plan.cautions import cautions, noise_floor
+from apportion.plan.cautions import cautions
+from apportion.plan.forecast_cautions import choice_cautions, forecast_cautions
 from apportion.plan.limits import Batch, Limits, interval_of
 from apportion.plan.planning import Plan, plan_around
 from apportion.plan.recipe import Anchor, Reason, rate_reason, rate_warnings
-from apportion.plan.reward_forecast import BACKTEST, RewardForecast, forecast_rewards
+from apportion.plan.reward_forecast import RewardForecast, forecast_rewards
 from apportion.plan.runs import Cell, Run, cells_of
 from apportion.plan.sweep_first import Costing
+from apportion.validate import FloatArray
 
 LEAST_STEPS = 20
 """Fewest steps of a plan: twice the warm-up."""
-FAR = 10.0
-"""Budgets this many times the longest run have been tried; see research/LOG.md."""
-MISFIT = 2.0
 
 
 def plan_from_runs(
@@ -55,10 +54,11 @@ def plan_from_runs(
         least = min(cell.batch for cell in cells)
         raise InvalidInputError(
             f"No setting of the runs keeps to the limits with {LEAST_STEPS} steps of a budget of "
-            f"{whole:,}: the smallest step is {least:,} rollouts ({cells[0].label}). Raise the "
-            "budget or the limit, or add runs with smaller steps."
+            f"{whole:,}: the smallest step is {least:,} rollouts, and prompts a step are "
+            f"{', '.join(map(str, sorted({cell.prompts_per_step for cell in cells})))}. Raise the "
+            "budget or the limit, or add runs with other steps."
         )
-    found = forecast_rewards(cells, whole, seed=seed)
+    found = forecast_rewards(cells, _payable(cells, limits, whole), seed=seed)
     chosen = int(np.where(is_allowed_S, found.reward_S, -np.inf).argmax())
     cell = cells[chosen]
     rate = cell.learning_rate
@@ -76,7 +76,11 @@ def plan_from_runs(
         basis="runs",
         reasons=_reasons(found, is_allowed_S, chosen),
         rate_reasons=[rate_reason(anchor)] if rate is None else [_own_rate(cell)],
-        warnings=[*_warnings(found, is_allowed_S, chosen), *cautions(cells)],
+        warnings=[
+            *choice_cautions(found, is_allowed_S, chosen, limits.num_prompts),
+            *forecast_cautions(found, chosen, whole),
+            *cautions(cells),
+        ],
         rate_warnings=rate_warnings(anchor, batch.size) if rate is None else [],
         expected_reward=float(found.reward_S[chosen]),
         reward_interval=found.interval(chosen),
@@ -85,12 +89,18 @@ def plan_from_runs(
     )
 
 
+def _payable(cells: Sequence[Cell], limits: Limits, budget: int) -> FloatArray:
+    """Return the rollouts that each setting can spend: whole steps, within the passes."""
+    steps = [min(budget // c.batch, limits.steps_of(c.prompts_per_step)) for c in cells]
+    return np.array([max(m, 1) * c.batch for m, c in zip(steps, cells, strict=True)], dtype=float)
+
+
 def _is_within(cell: Cell, limits: Limits, budget: int) -> bool:
     fixed = limits.prompts_per_step
     return (
         cell.rollouts_per_prompt <= limits.batch_of(cell.prompts_per_step)
         and fixed in (None, cell.prompts_per_step)
-        and budget // cell.batch >= LEAST_STEPS
+        and min(budget // cell.batch, limits.steps_of(cell.prompts_per_step)) >= LEAST_STEPS
     )
 
 
@@ -98,12 +108,12 @@ def _reasons(found: RewardForecast, is_allowed_S: np.ndarray, chosen: int) -> li
     """Say what every allowed setting should reach, best first."""
     order = np.argsort(-np.where(is_allowed_S, found.reward_S, -np.inf))[: is_allowed_S.sum()]
     parts = [f"{found.cells[i].label} {found.reward_S[i]:.3f}" for i in order[:4]]
-    ahead = found.compute / found.seen_to
+    ahead = found.compute_S[chosen] / found.seen_to
     return [
         Reason(
             about="rollouts_per_prompt",
             text=f"expected reward: {'; '.join(parts)}",
-            source=f"one curve for all runs, {ahead:.2g} times the longest",
+            source=f"one curve for all runs, {ahead:,.2g} times the longest",
         ),
         Reason(
             about="prompts_per_step",
@@ -117,41 +127,3 @@ def _own_rate(cell: Cell) -> Reason:
     return Reason(
         about="learning_rate", text="as the runs of this setting had", source=cell.runs[0].name
     )
-
-
-def _warnings(found: RewardForecast, is_allowed_S: np.ndarray, chosen: int) -> list[str]:
-    said = []
-    cells, best = found.cells, found.cells[chosen]
-    floor = noise_floor(cells) or 0.01
-    close = [
-        cell.label
-        for cell, reward, is_allowed in zip(cells, found.reward_S, is_allowed_S, strict=True)
-        if is_allowed and cell is not best and found.reward_S[chosen] - reward < floor
-    ]
-    if close:
-        said.append(
-            f"Within one evaluation's error ({floor:.3f}) of the plan: {', '.join(close)}. Take "
-            "what is cheapest to run."
-        )
-    sizes = [cell.rollouts_per_prompt for cell in cells]
-    n = best.rollouts_per_prompt
-    if n == max(sizes) > min(sizes):
-        said.append(
-            f"n = {n} is the largest that was run: a larger one may be better. Add {4 * n}."
-        )
-    if found.compute > FAR * found.seen_to * 1.01:
-        said.append(
-            f"The budget is {found.compute / found.seen_to:.0f} times the longest run; forecasts "
-            f"were tried up to {FAR:.0f} times."
-        )
-    if found.backtest is None:
-        said.append(
-            f"The runs are too short to foretell their own end from a {1 / BACKTEST:.0%} of it, so "
-            "how far the forecast errs is a guess. Evaluate earlier and more often."
-        )
-    if found.misfit > MISFIT:
-        said.append(
-            f"The curves of the runs differ from the form by {found.misfit:.1f} times what noise "
-            "explains: trust the interval more than the number."
-        )
-    return said

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from apportion import validate
 from apportion.errors import InvalidInputError
@@ -36,7 +37,7 @@ class RewardForecast:
 
     Attributes:
         cells: settings.
-        compute: rollouts that the forecast is for.
+        compute_S: rollouts that the forecast is for, of each.
         reward_S: expected reward of each.
         reward_DS: draws of it, with the error of the form.
         seen_to: most rollouts of any run.
@@ -45,7 +46,7 @@ class RewardForecast:
     """
 
     cells: tuple[Cell, ...]
-    compute: float
+    compute_S: FloatArray
     reward_S: FloatArray
     reward_DS: FloatArray
     seen_to: float
@@ -68,40 +69,41 @@ class RewardForecast:
 
 
 def forecast_rewards(
-    cells: Sequence[Cell], compute: float, *, num_draws: int = NUM_DRAWS, seed: int = 0
+    cells: Sequence[Cell], compute: ArrayLike, *, num_draws: int = NUM_DRAWS, seed: int = 0
 ) -> RewardForecast:
     """Foretell the reward of every setting at a budget.
 
     Args:
         cells: settings with their runs.
-        compute: rollouts of the run to come.
+        compute: rollouts of the run to come, for all settings or for each.
         num_draws: D, of the uncertainty.
         seed: of the draws.
 
     Raises:
         InvalidInputError: compute is not above 0, or fewer than two settings have enough points.
     """
-    if validate.number("compute", compute) <= 0.0:
-        raise InvalidInputError(f"compute is {compute:g}, but must be above 0.")
+    compute_S = np.broadcast_to(validate.numbers("compute", compute), len(cells))
+    if compute_S.min() <= 0.0:
+        raise InvalidInputError(f"compute is {compute_S.min():g}, but must be above 0.")
     if sum(_num_levels(cell) >= LEAST_POINTS for cell in cells) < 2:
         raise InvalidInputError(
-            f"A forecast needs two settings with {LEAST_POINTS} evaluations or more each. Evaluate "
-            "more often, or add a run with another n."
+            f"A forecast needs two settings with {LEAST_POINTS} evaluations or more each, but the "
+            f"runs have {_evaluated(cells)}. Evaluate more often, or add a run with another n."
         )
     shared = fit_shared(cells, seed=seed)
     seen_to = max(float(run.compute_T[-1]) for cell in cells for run in cell.runs)
     backtest = _backtest(cells, seen_to / BACKTEST, seed)
-    ahead = max(np.log(compute / seen_to), 0.0) / np.log(BACKTEST)
-    error = WIDENING * ahead * (_GUESS if backtest is None else backtest)
-    drawn_DS = shared.draws(cells, compute, num_draws=num_draws, seed=seed)
+    ahead_S = np.maximum(np.log(compute_S / seen_to), 0.0) / np.log(BACKTEST)
+    error_S = WIDENING * ahead_S * (_GUESS if backtest is None else backtest)
+    drawn_DS = shared.draws(cells, compute_S, num_draws=num_draws, seed=seed)
     rng = np.random.default_rng(seed)
-    common = np.hypot(error * np.sqrt(1.0 - OWN_SHARE**2), _sampling_error(cells))
-    reward_DS = drawn_DS + rng.normal(size=(num_draws, 1)) * common
-    reward_DS = reward_DS + rng.normal(size=drawn_DS.shape) * error * OWN_SHARE
+    common_S = np.hypot(error_S * np.sqrt(1.0 - OWN_SHARE**2), _sampling_error(cells))
+    reward_DS = drawn_DS + rng.normal(size=(num_draws, 1)) * common_S
+    reward_DS = reward_DS + rng.normal(size=drawn_DS.shape) * error_S * OWN_SHARE
     return RewardForecast(
         cells=tuple(cells),
-        compute=float(compute),
-        reward_S=shared.predict(cells, compute),
+        compute_S=compute_S,
+        reward_S=shared.predict(cells, compute_S),
         reward_DS=np.clip(reward_DS, 0.0, 1.0),
         seen_to=seen_to,
         backtest=backtest,
@@ -112,6 +114,11 @@ def forecast_rewards(
 def _num_levels(cell: Cell) -> int:
     compute, _ = cell.points()
     return len(np.unique(compute[compute > 0.0]))
+
+
+def _evaluated(cells: Sequence[Cell]) -> str:
+    told = [f"{_num_levels(cell)} at {cell.label}" for cell in cells[:3]]
+    return "; ".join(told) + (" and so on" if len(cells) > 3 else "")
 
 
 def _backtest(cells: Sequence[Cell], until: float, seed: int) -> float | None:

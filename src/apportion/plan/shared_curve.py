@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from apportion.plan.learning_curve import fit_curve
 from apportion.plan.resampling import Noise, noise_of
@@ -112,10 +113,10 @@ class SharedCurve:
     chi_square: float
     data: Data
 
-    def predict(self, cells: Sequence[Cell], compute: float) -> FloatArray:
-        """Return the expected reward of each setting at so many rollouts."""
+    def predict(self, cells: Sequence[Cell], compute: ArrayLike) -> FloatArray:
+        """Return the expected reward of each setting at so many rollouts, of each or of all."""
         at = self.data.setting_of(cells)
-        spent_S = np.full(len(cells), float(compute))
+        spent_S = np.broadcast_to(np.asarray(compute, dtype=np.float64), len(cells))
         of_variant = [
             self.data.reward(variant, theta, at, spent_S)
             for variant, theta in zip(VARIANTS, self.theta_VP, strict=True)
@@ -124,7 +125,7 @@ class SharedCurve:
         return expected
 
     def draws(
-        self, cells: Sequence[Cell], compute: float, *, num_draws: int, seed: int = 0
+        self, cells: Sequence[Cell], compute: ArrayLike, *, num_draws: int, seed: int = 0
     ) -> FloatArray:
         """Draw the reward of each setting, by refits to rewards and priors drawn again.
 
@@ -133,7 +134,7 @@ class SharedCurve:
         """
         rng = np.random.default_rng(seed)
         at = self.data.setting_of(cells)
-        spent_S = np.full(len(cells), float(compute))
+        spent_S = np.broadcast_to(np.asarray(compute, dtype=np.float64), len(cells))
         rows = []
         for v in rng.choice(len(VARIANTS), size=num_draws, p=self.weight_V).tolist():
             theta = self.data.redrawn(VARIANTS[v], self.theta_VP[v], rng)

@@ -2,8 +2,8 @@
 
 Each population differs in difficulty, number of prompts, modes, features, signal, memory,
 learning rate, its rule and the estimator. Seven n are run on three seeds up to 1e7 rollouts and
-judged by 300 problems x 4 samples; the planner sees the first 1e6. Truth is the exact held-out
-success of the best checkpoint, mean over seeds. Killed, it goes on where it was.
+judged by 300 problems x 4 samples; the planner sees the first 1e6 (--seen). Truth is the exact
+held-out success of the best checkpoint, mean over seeds. Killed, it goes on where it was.
 
     python research/planner.py --out runs/planner
 """
@@ -24,7 +24,7 @@ from apportion.state_file import replace_file
 
 SIZES = (8, 16, 32, 64, 128, 256, 512)
 SEEDS = (0, 1, 2)
-SEEN, BUDGET = 1e6, 1e7
+BUDGET = 1e7
 PROMPTS_PER_STEP = 32
 EVALUATION = (300, 4)
 
@@ -74,13 +74,16 @@ def curves(path: Path, seed: int, number: int) -> dict[int, list[Any]]:
 
 
 def seen(
-    found: dict[int, list[Any]], population: Population, training: dict[str, Any]
+    found: dict[int, list[Any]],
+    population: Population,
+    training: dict[str, Any],
+    until: float,
 ) -> list[Run]:
     runs = []
     for n, of_seed in found.items():
         rate = training["learning_rate"] * (n * PROMPTS_PER_STEP / 1024) ** training["rate_power"]
         for seed, (compute_T, _, measured_T) in enumerate(of_seed):
-            is_seen_T = compute_T <= SEEN * 1.0001
+            is_seen_T = compute_T <= until * 1.0001
             runs.append(
                 Run(
                     name=f"n{n}-seed{seed}",
@@ -106,11 +109,11 @@ def truth(found: dict[int, list[Any]], compute: float) -> np.ndarray:
     return np.array(best)
 
 
-def judged(seed: int, number: int, path: Path) -> dict[str, Any]:
+def judged(seed: int, number: int, path: Path, until: float) -> dict[str, Any]:
     population, training = setting(seed, number)
     found = curves(path, seed, number)
-    right_S, then_S = truth(found, BUDGET), truth(found, SEEN)
-    forecast = forecast_rewards(cells_of(seen(found, population, training)), BUDGET)
+    right_S, then_S = truth(found, BUDGET), truth(found, until)
+    forecast = forecast_rewards(cells_of(seen(found, population, training, until)), BUDGET)
     planned, best, stay = (int(x.argmax()) for x in (forecast.reward_S, right_S, then_S))
     noise = np.sqrt(right_S[best] * (1 - right_S[best]) / np.prod(EVALUATION))
     low, high = forecast.interval(planned)
@@ -139,14 +142,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/planner"))
     parser.add_argument("--populations", type=int, default=100)
     parser.add_argument("--seed", type=int, default=12, help="of the populations")
+    parser.add_argument("--seen", type=float, default=1e6, help="rollouts that the planner sees")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     rows = []
     for number in range(args.populations):
-        rows.append(judged(args.seed, number, args.out / f"seed{args.seed}-{number}.pkl"))
+        rows.append(
+            judged(args.seed, number, args.out / f"seed{args.seed}-{number}.pkl", args.seen)
+        )
         row = rows[-1]
         print(
-            f"{number} {row['difficulty']} D {row['prompts']}: n {row['n then']} at 1e6, planned "
+            f"{number} {row['difficulty']} D {row['prompts']}: n {row['n then']} so far, planned "
             f"{row['n planned']}, best {row['n best']}, regret {row['regret']:.2f}",
             flush=True,
         )

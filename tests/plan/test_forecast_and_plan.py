@@ -176,8 +176,8 @@ def test_a_plan_keeps_to_limits_and_to_what_was_run():
 
 
 def test_a_budget_far_ahead_is_warned_of():
-    said = plan_from_runs(sweep(until=2e5), 1e7, difficulty="easy").warnings
-    assert any("50 times the longest run" in warning for warning in said)
+    said = plan_from_runs(sweep(until=2e5), 1e7 * 2, difficulty="easy").warnings
+    assert any("100 times the longest run" in warning for warning in said)
 
 
 def said_of(runs, budget=1e7, **limits):

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from apportion.plan.cautions import noise_floor
 from apportion.plan.reward_forecast import BACKTEST, RewardForecast
 
-FAR = 10.0
+FAR = 40.0
 """Budgets this many times the longest run have been tried; see research/LOG.md."""
 MISFIT = 2.0
 _LEAST_FLOOR = 0.01

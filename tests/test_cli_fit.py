@@ -24,7 +24,7 @@ from apportion.plan.runs import Run
 from apportion.run_log import RunLog
 from apportion.training.config import TrainConfig
 
-KEYS = ["version", "curves", "crossovers", "frontier", "law", "rivals", "warnings"]
+KEYS = ["version", "no_best", "curves", "crossovers", "frontier", "law", "rivals", "warnings"]
 app = typer.Typer(pretty_exceptions_enable=False)
 app.command()(command.fit_command)
 
@@ -299,10 +299,60 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(
 
 
 def test_best_by_compute_of_one_setting(answer):
-    alone = {**answer, "crossovers": []}
+    last = answer["frontier"]["curve"][-1]
+    curve = [last] * len(answer["frontier"]["curve"])
+    alone = {**answer, "crossovers": [], "frontier": {**answer["frontier"], "curve": curve}}
     assert best_by_compute(alone) == (
         "By rollouts spent: 512 up to 4.09M, where the runs end (reward 0.679)."
     )
+
+
+def test_crossovers_in_doubt_are_not_claimed(answer):
+    first, *others = answer["crossovers"]
+    in_doubt = {**answer, "crossovers": [{**first, "share_of_draws": 0.4}, *others]}
+    left, entered = (first[side]["rollouts_per_prompt"] for side in ("leaving", "entering"))
+    assert f"spent: {left} or {entered} up to" in best_by_compute(in_doubt)
+    assert f"spent: {left} up to" in best_by_compute(answer)
+
+
+def curves_of(tmp_path, reward_of, *, computes=tuple(range(1000, 21_000, 1000))):
+    lines = ["run,n,B_p,C,reward,seed"]
+    rng = np.random.default_rng(3)
+    for n in (8, 32, 128):
+        for c in computes:
+            lines.append(f"r{n},{n},8,{c},{reward_of(n, c, rng):.5f},0")
+    path = tmp_path / "runs.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("reward_of", "told"),
+    [
+        (lambda n, c, rng: 0.5, "No run improved"),
+        (lambda n, c, rng: 0.5 + rng.normal(0, 0.01), "No run improved"),
+        (lambda n, c, rng: 0.5 - n * c / 1e7, "No run improved"),
+        (lambda n, c, rng: 0.7 - 0.3 * np.exp(-c / 5e3) + rng.normal(0, 0.01), "no difference"),
+    ],
+)
+def test_flat_falling_and_tied_runs_have_no_best_n(tmp_path, reward_of, told):
+    path = curves_of(tmp_path, reward_of)
+    found = fit(path)
+    assert told in found["no_best"]
+    assert (found["crossovers"], found["law"]) == ([], None)
+    assert told in " ".join(run(path, "--draws", 5).output.split())
+
+
+def test_runs_that_differ_have_a_best_n(tmp_path):
+    path = curves_of(tmp_path, lambda n, c, rng: 0.7 - 0.3 * np.exp(-c * n / 1e5))
+    assert fit(path)["no_best"] == ""
+
+
+def test_single_evaluations_cross_nothing(tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_text("run,n,B_p,C,reward\na,8,8,1000,0.4\nb,32,8,2000,0.6\n")
+    found = fit(path)
+    assert (found["no_best"], found["crossovers"]) == ("", [])
 
 
 SWEEP = st.dictionaries(

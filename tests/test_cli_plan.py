@@ -69,7 +69,7 @@ def test_the_first_command(call, monkeypatch):
     assert "one run cannot ride it" in out
     assert "What stands against it" not in out
     assert "4 runs, 198,400 rollouts, 10%." in out
-    assert "no rate above the rule's is recommended" in out
+    assert "A probe of the rate, no advice" in out
 
 
 def test_a_terminal_of_80_columns_is_enough(call, monkeypatch):

@@ -7,6 +7,7 @@ import pytest
 
 from apportion.cli import main
 from apportion.difficulty import BANDS, Profile
+from apportion.errors import StateError
 from apportion.training import profile as profiling
 
 pytestmark = [
@@ -46,7 +47,7 @@ def test_a_profile_is_told_in_bars_bands_and_a_verdict(tmp_path, monkeypatch, ca
     assert int(fullest.split()[-1]) == found.histogram.max()
     for name, success in BANDS.items():
         assert any(name in line and success in line for line in lines)
-    assert "no signal in groups of k" in out
+    assert "no signal: share of groups of k" in out
     assert "verdict       mixed: the largest band is" in out
     assert f"mean success  {found.mean.value:.3f} [{found.mean.low:.3f}," in out
     assert f"--prior {tmp_path / 'p' / 'prior.parquet'}" in out
@@ -116,7 +117,7 @@ def test_many_samples_share_bars(capsys):
         (["--model", "m", "--dataset", "none.jsonl"], "no such file"),
         (["--reward", "math-verify"], "bring their own data"),
         (["--seed", "-1"], "seed is -1"),
-        (["--out", "/dev/null"], "cannot be written"),
+        (["--out", "/dev/null"], "is a file. Name a folder."),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(
@@ -139,3 +140,36 @@ def test_every_option_has_help(monkeypatch, capsys):
     assert len(options) >= 15
     for line in options:
         assert len(line.strip(" \u2502").split("  ")) >= 2, line
+
+
+def test_narrow_terminals_see_every_column(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "60")
+    _, out, _ = call(monkeypatch, capsys, *QUICK, "--out", tmp_path / "p")
+    lines = [line.split() for line in out.splitlines()]
+    assert ["k", "pass@k", "worst@k", "no", "signal"] in lines
+    assert "\u2026" not in out
+    for k in ("1", "2", "4"):
+        assert any(line[:1] == [k] and line[-1].endswith(("]", "-")) for line in lines)
+
+
+@pytest.mark.parametrize("inside", ["", "deeper/p"])
+def test_a_file_in_place_of_the_folder_is_named(tmp_path, monkeypatch, capsys, inside):
+    file = tmp_path / "file"
+    file.write_text("mine")
+    code, _, err = call(monkeypatch, capsys, *QUICK, "--out", file / inside)
+    assert code == 2
+    assert f"{file} is a file. Name a folder." in err
+    assert "Errno" not in err
+    assert file.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("content", "told"), [(None, "it does not exist"), ('{"format": ', "is not whole JSON")]
+)
+def test_a_missing_or_torn_profile_has_a_way_out(tmp_path, content, told):
+    if content is not None:
+        (tmp_path / "profile.json").write_text(content)
+    with pytest.raises(StateError, match=told) as caught:
+        profiling.read_profile(tmp_path)
+    assert "Errno" not in str(caught.value)
+    assert "another --out" in str(caught.value)

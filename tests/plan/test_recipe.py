@@ -26,8 +26,9 @@ def test_the_rule_gives_the_printed_rates(batch, rate):
     assert Anchor().rate_at(batch) == pytest.approx(rate, rel=1e-3)
 
 
-@given(st.floats(1e-9, 1.0), st.integers(1, 10**7), st.integers(1, 10**6))
-def test_the_rate_is_the_root_of_the_batch(rate, batch, tuned_at):
+@given(st.floats(1e-9, 1e-3), st.floats(1 / 1024, 256.0), st.integers(1024, 10**6))
+def test_the_rate_is_the_root_of_the_batch(rate, times, tuned_at):
+    batch = int(np.ceil(times * tuned_at))
     anchor = Anchor(learning_rate=rate, batch=tuned_at)
     assert anchor.rate_at(tuned_at) == pytest.approx(rate)
     assert anchor.rate_at(4 * batch) == pytest.approx(2 * anchor.rate_at(batch))
@@ -55,8 +56,9 @@ def test_the_rule_is_warned_of_outside_its_test():
     assert rate_warnings(Anchor(learning_rate=1e-5, batch=16_384), 16_384) == []
 
 
-@given(st.integers(1, 10**7), st.integers(1, 10**5))
-def test_only_one_to_eight_times_the_tuned_batch_goes_without_a_warning(batch, tuned_at):
+@given(st.floats(1 / 1024, 1024.0), st.integers(1024, 10**5))
+def test_only_one_to_eight_times_the_tuned_batch_goes_without_a_warning(times, tuned_at):
+    batch = min(int(np.ceil(times * tuned_at)), 1024 * tuned_at)
     is_tested = tuned_at <= batch <= 8 * tuned_at
     assert (rate_warnings(Anchor(batch=tuned_at), batch) == []) == is_tested
 
@@ -83,3 +85,14 @@ def test_mistakes_are_named(arguments, told):
         Anchor(**arguments)
     with pytest.raises(InvalidInputError, match="easy, hard, mixed"):
         regularisation_of("simple")
+
+
+def test_the_rule_is_not_carried_far():
+    yours = Anchor(learning_rate=2e-6, batch=1024)
+    assert yours.reaches(1024**2)
+    assert yours.reaches(1)
+    for anchor, batch in ((yours, 1024**2 + 1), (Anchor(learning_rate=0.05, batch=8), 64)):
+        assert not anchor.reaches(batch)
+        with pytest.raises(InvalidInputError):
+            anchor.rate_at(batch)
+    assert Anchor().rate_at(2048 * 2000) > 0

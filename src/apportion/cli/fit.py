@@ -101,7 +101,7 @@ def of_batch(runs: Sequence[Run], prompts_per_step: int | None) -> list[Run]:
     if not kept:
         there = sorted({run.prompts_per_step for run in runs})
         raise InvalidInputError(
-            f"--prompts-per-step is {prompts_per_step}, but the runs have "
+            f"--prompts-per-step is {prompts_per_step:,}, but the runs have "
             f"{', '.join(map(str, there))}."
         )
     return kept
@@ -127,6 +127,7 @@ def begun(runs: Sequence[Run], notes: list[str]) -> list[Run]:
 def fitted(runs: Sequence[Run], notes: Sequence[str], *, num_draws: int) -> dict[str, Any]:
     """Return what the runs say as plain values; NaN never occurs, what is unknown is null.
 
+    - ``no_best``: why no setting is best, then without crossovers and law; empty if one is
     - ``curves``: of each setting (n, B_p, learning rate, allocator), with its ceiling
     - ``crossovers``: where the frontier passes from one setting to another
     - ``frontier``: ``compute``, ``reward``, ``rollouts_per_prompt``, ``curve`` (its position in
@@ -147,6 +148,7 @@ def fitted(runs: Sequence[Run], notes: Sequence[str], *, num_draws: int) -> dict
     alike = "All evaluations are at one compute, so there is no frontier. Evaluate along the way."
     return {
         "version": VERSION,
+        "no_best": "",
         "curves": [_curve(cell, fit_curve(*cell.points()), None) for cell in cells],
         "crossovers": [],
         "frontier": None,
@@ -161,6 +163,7 @@ def _of_analysis(found: Analysis, notes: Sequence[str]) -> dict[str, Any]:
     doubt = _doubt_of_law(found, sizes)
     rivals = {} if doubt else dict(sorted(found.rivals.items(), key=lambda pair: pair[1]))
     return {
+        "no_best": found.tie,
         "curves": [
             _curve(*each) for each in zip(found.cells, found.curves, found.ceilings, strict=True)
         ],
@@ -174,12 +177,19 @@ def _of_analysis(found: Analysis, notes: Sequence[str]) -> dict[str, Any]:
         },
         "law": None if doubt else _law(found.law),
         "rivals": {name: _finite(error) for name, error in rivals.items()},
-        "warnings": [*found.warnings, *([doubt] if doubt else []), *_about(found), *notes],
+        "warnings": [
+            *found.warnings,
+            *([doubt] if doubt != found.tie else []),
+            *_about(found),
+            *notes,
+        ],
     }
 
 
 def _doubt_of_law(found: Analysis, sizes: Sequence[int]) -> str:
     """Say why no law is shown; empty if one is."""
+    if found.tie:
+        return found.tie
     if len(sizes) < LEAST_SIZES:
         shown = " and ".join(map(str, sizes))
         return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
 from apportion.audit.words import counted
@@ -15,6 +16,8 @@ _LAW = "log2 n*(C) = L / (1 + exp(-k (log10 C - log10 C0))) + b"
 _SYMBOL = {"log10_C0": "log10 C0"}
 _UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 _ONE_PASS, _NO_ERROR = "one_pass", "too few points"
+_SURE = 0.5
+"""Share of the refits below which a crossover is in doubt."""
 
 
 def print_fit(content: Mapping[str, Any], console: Console, *, num_draws: int) -> None:
@@ -36,7 +39,7 @@ def print_fit(content: Mapping[str, Any], console: Console, *, num_draws: int) -
     _curves(page, curves)
     if content["frontier"] is not None:
         page.head("Which n is best")
-        page.say(best_by_compute(content))
+        page.say(content["no_best"] or best_by_compute(content))
     if content["crossovers"]:
         _crossovers(page, content["crossovers"], curves)
     if content["law"] is not None:
@@ -48,15 +51,35 @@ def print_fit(content: Mapping[str, Any], console: Console, *, num_draws: int) -
 
 
 def best_by_compute(content: Mapping[str, Any]) -> str:
-    """Say which setting is best up to which compute."""
-    name_of = _names(content["curves"])
-    frontier, crossovers = content["frontier"], content["crossovers"]
-    parts = [
-        f"{name_of(one['leaving'])} up to {amount(one['compute']['value'])}" for one in crossovers
-    ]
-    last = content["curves"][frontier["curve"][-1]]
-    parts.append(f"{name_of(last)} up to {amount(frontier['compute'][-1])}, where the runs end")
-    return f"By rollouts spent: {', '.join(parts)} (reward {frontier['reward'][-1]:.3f})."
+    """Say which setting is best up to which compute; of those that pass in doubt, all."""
+    curves, frontier = content["curves"], content["frontier"]
+    name_of = _names(curves)
+    number_of = {_key(curve): number for number, curve in enumerate(curves)}
+    sure = {
+        (number_of[_key(one["leaving"])], number_of[_key(one["entering"])]): one["compute"]["value"]
+        for one in content["crossovers"]
+        if one["share_of_draws"] >= _SURE
+    }
+    order = [number for number, _ in groupby(frontier["curve"])]
+    best = [order[0]]
+    parts = []
+    for leaving, entering in pairwise(order):
+        if (leaving, entering) in sure:
+            parts.append((best, sure[leaving, entering]))
+            best = []
+        best.append(entering)
+    said = [f"{_either(best, curves, name_of)} up to {amount(end)}" for best, end in parts]
+    end = amount(frontier["compute"][-1])
+    said.append(f"{_either(best, curves, name_of)} up to {end}, where the runs end")
+    return f"By rollouts spent: {', '.join(said)} (reward {frontier['reward'][-1]:.3f})."
+
+
+def _either(
+    numbers: Sequence[int],
+    curves: Sequence[Mapping[str, Any]],
+    name_of: Callable[[Mapping[str, Any]], str],
+) -> str:
+    return " or ".join(name_of(curves[number]) for number in dict.fromkeys(numbers))
 
 
 def amount(rollouts: float) -> str:
@@ -83,8 +106,8 @@ def _curves(page: Page, curves: Sequence[Mapping[str, Any]]) -> None:
         rows.append(
             [
                 *([f"#{number}"] if is_numbered else []),
-                str(curve["rollouts_per_prompt"]),
-                str(curve["prompts_per_step"]),
+                f"{curve['rollouts_per_prompt']:,}",
+                f"{curve['prompts_per_step']:,}",
                 *([_rate(curve["learning_rate"])] if has_rates else []),
                 str(len(curve["runs"])),
                 curve["form"],
@@ -113,7 +136,7 @@ def _crossovers(
             f"{name_of(one['leaving'])} -> {name_of(one['entering'])}",
             _interval(one["compute"], amount),
             f"{one['reward']:.3f}",
-            f"{one['share_of_draws']:.0%}",
+            f"{one['share_of_draws']:.0%}{'' if one['share_of_draws'] >= _SURE else ' ?'}",
             *(["" if one["passes"] is None else f"{one['passes']:.2g}"] if has_passes else []),
         ]
         for one in crossovers
@@ -121,6 +144,8 @@ def _crossovers(
     title = "n x B_p" if _has_several(curves, "prompts_per_step") else "n"
     columns = [title, "rollouts", "reward", "of draws", *(["passes"] if has_passes else [])]
     page.table(columns, rows)
+    if any(one["share_of_draws"] < _SURE for one in crossovers):
+        page.say("?: in less than half of the refits, so it may be noise.")
     if has_passes:
         page.say("passes: over the training prompts at the larger n, C / (n D).")
 
@@ -188,4 +213,6 @@ def _rate(value: float | None) -> str:
 
 
 def _interval(spread: Mapping[str, float], show: Callable[[float], str]) -> str:
+    if spread["low"] is None:
+        return show(spread["value"])
     return f"{show(spread['value'])} [{show(spread['low'])}, {show(spread['high'])}]"

@@ -64,7 +64,8 @@ def _settings(plan: Plan) -> list[tuple[str, str, str]]:
         (
             "rollouts per prompt n",
             f"{plan.rollouts_per_prompt:,}",
-            f"{interval.level:.0%} {_WHERE[plan.basis]}: {interval.low:.0f} to {interval.high:.0f}",
+            f"{interval.level:.0%} {_WHERE[plan.basis]}: {interval.low:,.0f} to "
+            f"{interval.high:,.0f}",
         ),
         ("prompts per step B_p", f"{plan.prompts_per_step:,}", f"{plan.batch:,} rollouts a step"),
         ("steps M", f"{plan.num_steps:,}", f"{plan.unspent:,} rollouts of the budget left"),
@@ -91,7 +92,10 @@ def _print_sweep(page: Page, plan: Plan) -> None:
     page.head("Run first")
     runs = plan.sweep_first
     if not runs:
-        page.say("Nothing: budget and limits leave no room to compare sizes by a tenth.")
+        page.say(
+            "Nothing: budget and limits leave no room for three sizes, the planned n among them, "
+            "of 12 steps each."
+        )
         return
     total = sum(run.cost.rollouts for run in runs)
     hours = [run.cost.gpu_hours for run in runs if run.cost.gpu_hours is not None]

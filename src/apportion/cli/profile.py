@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from apportion.audit.words import counted
+from apportion.cli.audit_layout import Page
 from apportion.difficulty import BANDS, DRAWS, GROUP_SIZES
 from apportion.training.config import OWN_MAX_TOKENS, POOLS, TrainConfig
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from apportion.training.profile import ProfileConfig
 
@@ -183,15 +184,16 @@ def _print_profile(described: dict[str, Any], folder: Path) -> None:
     from rich.console import Console
 
     console, summary = Console(), described["summary"]
+    page = Page(console)
     if described["histogram"] is not None:
         _print_histogram(console, described["histogram"])
-        _print_bands(console, summary)
-    _print_draws(console, summary)
+        _print_bands(page, summary)
+    _print_draws(page, summary)
     num, k = summary["num_prompts"], summary["num_samples"]
     verdict = "none" if summary["verdict"] is None else summary["verdict"]
     lines = [
-        f"mean success  {_interval(summary['mean'])} over {num:,} prompts, {k} samples each at "
-        f"temperature {described['temperature']:g}",
+        f"mean success  {_interval(summary['mean'])} over {counted(num, 'prompt')}, {k} samples "
+        f"each at temperature {described['temperature']:g}",
         f"verdict       {verdict}: {summary['reason']}",
         *described["notes"],
         f"profile       {folder}; train with: --prior {folder / 'prior.parquet'}",
@@ -215,42 +217,29 @@ def _print_histogram(console: Console, histogram: list[int]) -> None:
         console.print(f"{label:>7}  {bar:<{_BAR_WIDTH}} {count:,}", highlight=False)
 
 
-def _print_bands(console: Console, summary: dict[str, Any]) -> None:
-    title = "share of the prompts by their success"
-    table = _table(title, "", "success", "counted", "estimated [95%]")
+def _print_bands(page: Page, summary: dict[str, Any]) -> None:
+    page.head("Share of the prompts by their success")
+    rows = []
     for name, success in BANDS.items():
         share = summary["bands"][name]
-        table.add_row(name, success, f"{share['counted']:.1%}", _interval(share, ".1%"))
-    console.print(table)
-    console.print(
-        "counted: by the rate of the samples; estimated: without the noise of so few samples",
-        highlight=False,
-    )
+        rows.append([name, success, f"{share['counted']:.1%}", _interval(share, ".1%")])
+    page.table(["band", "success", "counted", "estimated [95%]"], rows)
+    page.say("counted: by the rate of the samples; estimated: without the noise of so few samples")
 
 
-def _print_draws(console: Console, summary: dict[str, Any]) -> None:
+def _print_draws(page: Page, summary: dict[str, Any]) -> None:
     best = "pass@k" if "pass_at_k" in summary else "best@k"
-    table = _table("of k completions", "k", best, "worst@k", "no signal in groups of k")
+    page.head("Of k completions [95%]")
+    rows = []
     for k in map(str, DRAWS):
         if k not in summary["best_at_k"]:
             continue
         dead = summary["no_signal_at_n"].get(k) if int(k) in GROUP_SIZES else None
-        table.add_row(
-            k,
-            _interval(summary["best_at_k"][k]),
-            _interval(summary["worst_at_k"][k]),
-            "" if dead is None else _interval(dead, ".1%"),
-        )
-    console.print(table)
-
-
-def _table(title: str, *columns: str) -> Table:
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left")
-    for at, column in enumerate(columns):
-        table.add_column(column, justify="right" if at else "left", no_wrap=True)
-    return table
+        best_at, worst_at = summary["best_at_k"][k], summary["worst_at_k"][k]
+        no_signal = "-" if dead is None else _interval(dead, ".1%")
+        rows.append([k, _interval(best_at), _interval(worst_at), no_signal])
+    page.table(["k", best, "worst@k", "no signal"], rows)
+    page.say("no signal: share of groups of k that are all wrong or all right")
 
 
 def _interval(found: dict[str, float], form: str = ".3f") -> str:

@@ -21,6 +21,7 @@ from apportion.plan.scaling_law import (
     fit_law,
     held_out_error,
 )
+from apportion.plan.ties import why_no_best
 from apportion.validate import FloatArray
 
 LEVELS_PER_DECADE = 20
@@ -52,6 +53,7 @@ class Passing:
         compute: rollouts.
         reward: of both there.
         share: of the draws in which one follows the other at all; the nearest such place counts.
+            Where there is none, the ends of the interval are NaN.
     """
 
     leaving: Cell
@@ -74,6 +76,7 @@ class Analysis:
         law: sigmoid law of n*, with intervals over draws.
         rivals: held-out error of each law, in log2 n.
         warnings: what the runs cannot tell.
+        tie: why no n is best; empty if one is.
     """
 
     cells: tuple[Cell, ...]
@@ -84,6 +87,7 @@ class Analysis:
     law: ScalingLaw
     rivals: dict[str, float]
     warnings: tuple[str, ...]
+    tie: str
 
     @property
     def best_rollouts_K(self) -> FloatArray:
@@ -120,6 +124,8 @@ def analyse(
     drawn = refitted(cells, curves, num_draws=num_draws, seed=seed)
     fronts = [frontier(row, size_S, num_levels=len(found.compute_K)) for row in drawn]
     best_K = np.array(size_S, dtype=np.float64)[found.curve_K]
+    tie = why_no_best(cells, curves)
+    told = [] if tie else [one for one in found.crossovers if _is_of_curves(one, curves)]
     law = fit_law(found.compute_K, best_K, level=level)
     ceiling_SD = np.array([[curve.ceiling for curve in row] for row in drawn]).T
     return Analysis(
@@ -130,11 +136,18 @@ def analyse(
             for curve, ceiling_D in zip(curves, ceiling_SD, strict=True)
         ),
         frontier=found,
-        crossovers=tuple(_passing(cells, one, fronts, level) for one in found.crossovers),
+        crossovers=tuple(_passing(cells, one, fronts, level) for one in told),
         law=_with_draws(law, fronts, np.array(size_S, dtype=np.float64), level),
         rivals={name: held_out_error(found.compute_K, best_K, name) for name in LAWS},
         warnings=tuple(cautions(cells)),
+        tie=tie,
     )
+
+
+def _is_of_curves(one: Crossover, curves: Sequence[LearningCurve]) -> bool:
+    """Return whether both were evaluated more than once: a point crosses nothing."""
+    both = (curves[one.leaving], curves[one.entering])
+    return all(curve.observed_from < curve.observed_to for curve in both)
 
 
 def _num_levels(curves: Sequence[LearningCurve]) -> int:
@@ -160,7 +173,9 @@ def _passing(
     return Passing(
         leaving=cells[found.leaving],
         entering=cells[found.entering],
-        compute=_spread(found.compute, np.array(again or [found.compute]), level),
+        compute=_spread(found.compute, np.array(again), level)
+        if again
+        else Spread(value=found.compute, low=np.nan, high=np.nan),
         reward=found.reward,
         share=len(again) / max(len(fronts), 1),
     )

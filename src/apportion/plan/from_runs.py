@@ -10,7 +10,7 @@ from apportion import validate
 from apportion.errors import InvalidInputError
 from apportion.plan.cautions import cautions
 from apportion.plan.forecast_cautions import choice_cautions, forecast_cautions
-from apportion.plan.limits import Batch, Limits, interval_of
+from apportion.plan.limits import Batch, Limits, check_budget, interval_of
 from apportion.plan.planning import Plan, plan_around
 from apportion.plan.recipe import Anchor, Reason, rate_reason, rate_warnings
 from apportion.plan.reward_forecast import RewardForecast, forecast_rewards
@@ -48,6 +48,7 @@ def plan_from_runs(
     """
     limits, anchor, costing = limits or Limits(), anchor or Anchor(), costing or Costing()
     whole = validate.whole_number("budget", np.floor(validate.number("budget", budget)), at_least=1)
+    check_budget(whole)
     cells = cells_of(runs)
     is_allowed_S = np.array([_is_within(cell, limits, whole) for cell in cells])
     if not is_allowed_S.any():

@@ -1,6 +1,8 @@
 """What a plan must keep to, and the n and prompts per step that it leaves.
 
-n first, the power of two next to the median of its draws; then B_p, at its least if need be.
+n first, the power of two next to the median of its draws; then B_p, at its least if need be. As the
+largest batch gets smaller, B_p falls to 32, then n to 8, then B_p to 8, then n to 2, the smallest
+group, and at last B_p to 1.
 
 Axes: D draws.
 """
@@ -14,13 +16,14 @@ import numpy as np
 from apportion import validate
 from apportion.errors import InvalidInputError
 from apportion.plan.prior import LEAST_ROLLOUTS
-from apportion.plan.recipe import least_prompts
+from apportion.plan.recipe import counted, least_prompts
 from apportion.validate import FloatArray
 
 LEVEL = 0.9
 LEAST_STEPS = 100
 """n is lowered, down to 8, until so many steps remain; see `published.STEPS_TO_LEAD`."""
 LEAST_GROUP = 2
+MOST_BUDGET = 10**15
 MOST_ROLLOUTS = 2048
 """Largest n that was tried."""
 _LEAST_PROMPTS = 8
@@ -55,7 +58,8 @@ class Limits:
         prompts, known = self.prompts_per_step, self.num_prompts
         if prompts is not None and known is not None and prompts > known:
             raise InvalidInputError(
-                f"prompts_per_step is {prompts:,}, but there are {known:,} prompts to train on."
+                f"prompts_per_step is {prompts:,}, but there "
+                f"{'is' if known == 1 else 'are'} {counted(known, 'prompt')} to train on."
             )
         if prompts is not None and self.max_batch is not None and 2 * prompts > self.max_batch:
             raise InvalidInputError(
@@ -145,23 +149,38 @@ def batch_within(limits: Limits, interval: Interval, budget: int, difficulty: st
     >>> batch_within(Limits(max_batch=1024), interval, 10**6, "easy")
     Batch(rollouts_per_prompt=32, prompts_per_step=32, wanted=64)
     """
+    check_budget(budget)
     wanted = _wanted(interval, budget, limits)
     prompts = _prompts(difficulty, limits, wanted)
     if budget < LEAST_GROUP * prompts:
         raise InvalidInputError(
             f"budget is {budget:,}, but one step takes at least {LEAST_GROUP * prompts:,} "
-            f"rollouts: {LEAST_GROUP} of each of {prompts:,} prompts. Give as many, or fewer "
-            "prompts per step."
+            f"rollouts: {LEAST_GROUP} of each of {counted(prompts, 'prompt')}. Give as many, "
+            "or fewer prompts per step."
         )
     if limits.steps_of(prompts) < 1:
         raise InvalidInputError(
-            f"epochs is {limits.epochs:g}, but a step takes {prompts:,} of {limits.num_prompts:,} "
-            f"prompts. Give at least {prompts / (limits.num_prompts or 1):.2g}."
+            f"epochs is {limits.epochs:g}, but a step takes {prompts:,} of "
+            f"{counted(limits.num_prompts or 1, 'prompt')}. Give at least "
+            f"{prompts / (limits.num_prompts or 1):.2g}."
         )
     steps = int(min(LEAST_STEPS, limits.steps_of(prompts)))
     for_steps = max(budget // (steps * prompts), LEAST_ROLLOUTS)
     room = power_of_two(min(limits.batch_of(prompts), for_steps, budget // prompts))
     return Batch(rollouts_per_prompt=min(wanted, room), prompts_per_step=prompts, wanted=wanted)
+
+
+def check_budget(budget: float) -> None:
+    """Raise if a budget is more than anyone could spend.
+
+    Raises:
+        InvalidInputError: it is.
+    """
+    if budget > MOST_BUDGET:
+        raise InvalidInputError(
+            f"budget is {budget:.4g}, but {MOST_BUDGET:.0e} rollouts are the most. Give what the "
+            "run may spend."
+        )
 
 
 def power_of_two(most: float) -> int:

@@ -5,9 +5,19 @@ from __future__ import annotations
 import numpy as np
 
 from apportion.plan import published
-from apportion.plan.limits import LEAST_STEPS, Batch, Interval, Limits
+from apportion.plan.limits import (
+    LEAST_GROUP,
+    LEAST_STEPS,
+    MOST_ROLLOUTS,
+    Batch,
+    Interval,
+    Limits,
+)
 from apportion.plan.prior import EVIDENCE, LEAST_ROLLOUTS, one_pass_rollouts
-from apportion.plan.recipe import WARMUP_STEPS, Reason, least_prompts, passes_of_best
+from apportion.plan.recipe import WARMUP_STEPS, Reason, counted, least_prompts, passes_of_best
+
+_MOST_PROMPTS = 1024
+"""Of a step, that were compared."""
 
 
 def reason_of_prior(budget: float, difficulty: str, metric: str, num_prompts: int | None) -> Reason:
@@ -17,14 +27,14 @@ def reason_of_prior(budget: float, difficulty: str, metric: str, num_prompts: in
         if difficulty not in (name, "mixed"):
             continue
         where = [
-            f"{n} or more" if key in published.STILL_RISING else f"{n}"
+            f"{n:,} or more" if key in published.STILL_RISING else f"{n:,}"
             for key, n in sorted(published.SATURATION.items(), key=lambda entry: entry[1])
             if key[1] == name
         ]
-        part = f"{name}: sigmoid law {float(seen.law(budget)):.0f}"
+        part = f"{name}: sigmoid law {float(seen.law(budget)):,.0f}"
         if num_prompts is not None:
             visits = float(np.exp(np.mean(np.log(seen.visits))))
-            part += f", one useful pass {one_pass_rollouts(budget, num_prompts, visits):.0f}"
+            part += f", one useful pass {one_pass_rollouts(budget, num_prompts, visits):,.0f}"
         parts.append(f"{part}, saturated at {', '.join(where)} by model")
     shift = published.METRIC_SHIFT[metric]["hard"]
     way = f"{'doubles' if shift > 0.0 else 'halves'} n on hard sets, not on easy ones"
@@ -48,8 +58,8 @@ def warnings_of_prior(budget: float, difficulty: str, num_prompts: int | None) -
         )
     if num_prompts is not None and num_prompts < published.SMALL_SET[0]:
         found.append(
-            f"{num_prompts:,} prompts are fewer than the {published.SMALL_SET[0]} of the smallest "
-            "set that was tried."
+            f"{counted(num_prompts, 'prompt')} {_are(num_prompts)} fewer than the "
+            f"{published.SMALL_SET[0]} of the smallest set that was tried."
         )
     return found
 
@@ -62,12 +72,14 @@ def reasons_of_n(batch: Batch, interval: Interval, limits: Limits) -> list[Reaso
             Reason(
                 about="rollouts_per_prompt",
                 text=f"raised to {batch.wanted:,}, within the interval, so that "
-                f"{limits.epochs:g} passes over the prompts spend the budget",
+                f"{limits.epochs:g} passes over the prompts spend more of the budget",
                 source="limit",
             )
         )
     n = batch.rollouts_per_prompt
-    if LEAST_ROLLOUTS <= n < batch.wanted and not _is_held(batch, limits):
+    if _is_held(batch, limits):
+        return found
+    if LEAST_ROLLOUTS <= n < batch.wanted:
         steps = published.STEPS_TO_LEAD
         few = [num for prompts, num in steps.items() if prompts > 32]
         found.append(
@@ -75,11 +87,41 @@ def reasons_of_n(batch: Batch, interval: Interval, limits: Limits) -> list[Reaso
                 about="rollouts_per_prompt",
                 text=f"lowered from {batch.wanted:,} so that {LEAST_STEPS} steps remain: no n led "
                 f"before {steps[32]} steps at 32 prompts a step, before {min(few)} to {max(few)} "
-                "at more",
+                f"at more{_of_interval(n, interval)}",
                 source="IsoCompute 4.1",
             )
         )
+    elif n < batch.wanted:
+        found.append(
+            Reason(
+                about="rollouts_per_prompt",
+                text=f"lowered from {batch.wanted:,} to {n:,}, fewer than were compared: the "
+                f"budget pays for no more at {counted(batch.prompts_per_step, 'prompt')} a step"
+                f"{_of_interval(n, interval)}",
+                source="limit",
+            )
+        )
+    elif not found and _of_interval(n, interval):
+        found.append(
+            Reason(
+                about="rollouts_per_prompt",
+                text=f"{n:,} lies outside the interval: n is the power of two next to the median, "
+                f"{LEAST_GROUP} to {MOST_ROLLOUTS:,}",
+                source="what was tried",
+            )
+        )
     return found
+
+
+def _of_interval(n: int, interval: Interval) -> str:
+    """Say that n lies outside of its interval; empty if it does not."""
+    if round(interval.low) <= n <= round(interval.high):
+        return ""
+    return "; so n lies outside its interval, which is without limits"
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
 
 
 def _is_held(batch: Batch, limits: Limits) -> bool:
@@ -95,8 +137,8 @@ def reasons_of_steps(n: int, passes: float | None, limits: Limits) -> list[Reaso
     if passes is not None:
         least, most = published.PASSES_TO_PAY
         text += (
-            f". {passes:.2g} passes over {limits.num_prompts:,} prompts; a larger n paid after "
-            f"{least:g} to {most:g} of its own"
+            f". {passes:.2g} passes over {counted(limits.num_prompts or 1, 'prompt')}; a larger "
+            f"n paid after {least:g} to {most:g} of its own"
         )
     return [
         Reason(about="num_steps", text=text, source="IsoCompute 4.1"),
@@ -118,10 +160,15 @@ def warnings_of_batch(batch: Batch, difficulty: str, limits: Limits) -> list[str
             f"max_batch {limits.max_batch:,} holds n at {n:,} instead of {batch.wanted:,}. What a "
             "larger batch would buy is unknown."
         )
-    if prompts < least_prompts("easy"):
+    if prompts > _MOST_PROMPTS:
         found.append(
-            f"{prompts:,} prompts a step are fewer than the 32 to 1,024 that were compared; down "
-            "to 8 nothing unstable was reported on easy problems."
+            f"{prompts:,} prompts a step are more than the 32 to {_MOST_PROMPTS:,} that were "
+            "compared: what so many do is unknown, and they leave fewer steps."
+        )
+    elif prompts < least_prompts("easy"):
+        found.append(
+            f"{counted(prompts, 'prompt')} a step {_are(prompts)} fewer than the 32 to "
+            "1,024 that were compared; down to 8 nothing unstable was reported on easy problems."
         )
     elif prompts < least_prompts(difficulty):
         found.append(
@@ -154,6 +201,6 @@ def warnings_of_rest(unspent: int, batch: Batch, limits: Limits) -> list[str]:
     if unspent < batch.size:
         return []
     return [
-        f"{unspent:,} rollouts stay unspent: {limits.epochs:g} passes over {limits.num_prompts:,} "
-        "prompts take no more. More prompts would use them."
+        f"{unspent:,} rollouts stay unspent: {limits.epochs:g} passes over "
+        f"{counted(limits.num_prompts or 1, 'prompt')} take no more. More prompts would use them."
     ]

@@ -16,6 +16,10 @@ from apportion.plan import published
 from apportion.plan.prior import DIFFICULTIES
 
 WARMUP_STEPS = 10
+MOST_RATE = 0.1
+"""Above, no language model was ever trained."""
+MOST_TIMES = 1024
+"""Times its batch, up or down, that a rate of yours is carried to."""
 _TESTED_AT = 8.0
 """The rule was tried against others at one batch: so many times the one of the anchor."""
 _DECAYED_AT = 4.0
@@ -76,7 +80,33 @@ class Anchor:
         object.__setattr__(self, "batch", batch)
 
     def rate_at(self, batch: int) -> float:
-        """Return the learning rate for a batch of so many rollouts."""
+        """Return the learning rate for a batch of so many rollouts.
+
+        Raises:
+            InvalidInputError: it is above 0.1, or a rate of yours was tuned at a batch more than
+                1,024 times larger or smaller.
+        """
+        rate = self._carried_to(batch)
+        if rate > MOST_RATE:
+            raise InvalidInputError(
+                f"learning_rate {self.learning_rate:g}, tuned at {counted(self.batch, 'rollout')} "
+                f"a step, becomes {rate:.3g} at {batch:,}, but {MOST_RATE:g} is the most. Give "
+                "the rate and the rollouts of a whole step (n times prompts) that it was tuned at."
+            )
+        if not self.reaches(batch):
+            raise InvalidInputError(
+                f"tuned_at is {self.batch:,}, but a step has {batch:,} rollouts, and the rule is "
+                f"not carried further than {MOST_TIMES:,} times up or down. Tune the rate at a "
+                "batch nearer to the run's."
+            )
+        return rate
+
+    def reaches(self, batch: int) -> bool:
+        """Return whether the rule may be carried to such a batch."""
+        is_near = self.is_published or 1 / MOST_TIMES <= batch / self.batch <= MOST_TIMES
+        return is_near and self._carried_to(batch) <= MOST_RATE
+
+    def _carried_to(self, batch: int) -> float:
         return float(self.learning_rate * np.sqrt(batch / self.batch))
 
     @property
@@ -163,6 +193,15 @@ def prompts_reason(difficulty: str, *, is_fixed: bool) -> Reason:
         text += "; hard and mixed sets are thought to need more than 32"
     chosen = "as given" if is_fixed else "moderate"
     return Reason(about="prompts_per_step", text=f"{chosen}: {text}", source="IsoCompute 4.2")
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a count with its noun.
+
+    >>> counted(1, "prompt"), counted(1200, "prompt")
+    ('1 prompt', '1,200 prompts')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def rate_text(rate: float) -> str:

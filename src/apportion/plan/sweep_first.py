@@ -6,13 +6,17 @@ from dataclasses import dataclass
 
 from apportion import validate
 from apportion.errors import InvalidInputError
-from apportion.plan.limits import MOST_ROLLOUTS, Limits, power_of_two
+from apportion.plan.limits import MOST_ROLLOUTS, Limits
 from apportion.plan.recipe import WARMUP_STEPS, Anchor
 
 SHARE = 40
-"""Each run takes the budget over this: four of them a tenth."""
+"""Each run takes the budget over this, four of them a tenth, where that is enough."""
 LEAST_STEPS = 2 * WARMUP_STEPS
-_FACTOR = 4
+_LEAST_SHARE = 10
+_FEWEST_STEPS = 12
+"""Of the largest n, where there is no room for more."""
+_AROUND = ((0.25, 1, 4), (0.0625, 0.25, 1), (0.5, 1, 2), (0.25, 0.5, 1), (1, 2, 4))
+"""Sizes over n, the most telling first."""
 _LEAST_ROLLOUTS = 4
 """Smallest n that was ever tried."""
 
@@ -116,10 +120,12 @@ def sweep_first(
     anchor: Anchor,
     costing: Costing,
 ) -> tuple[SweepRun, ...]:
-    """Return runs at n/4, n and 4n, and one at n/4 with the learning rate of n.
+    """Return runs at three sizes, n among them, and one at a smaller n with the rate of a larger.
 
-    Each spends a fortieth of the budget. Sizes go down by factors of two until the largest takes
-    twenty steps, twice the warm-up. The last run tells n from the learning rate that grows with it.
+    At n/4, n and 4n; or n/16, n/4 and n; or as many halves and doubles. Each spends a fortieth of
+    the budget and the largest takes twenty steps, twice the warm-up; if no sizes around n fit that,
+    twelve; and if none fit that, each spends as much as it takes, up to a tenth of the budget. The
+    last run tells n from the learning rate that grows with it.
 
     Args:
         rollouts_per_prompt: n of the plan.
@@ -130,19 +136,18 @@ def sweep_first(
         costing: what rollouts cost.
 
     Returns:
-        Three or four runs; none where a fortieth of the budget is too little to compare sizes.
+        Four runs; none where there is no room for three sizes with n among them.
+
+    >>> runs = sweep_first(
+    ...     64, 64, 2_000_000, limits=Limits(), anchor=Anchor(), costing=Costing()
+    ... )
+    >>> [(run.rollouts_per_prompt, run.num_steps) for run in runs]
+    [(4, 195), (16, 48), (64, 12), (16, 48)]
     """
-    compute = budget // SHARE
-    room = min(
-        _FACTOR * rollouts_per_prompt,
-        MOST_ROLLOUTS,
-        limits.batch_of(prompts_per_step),
-        compute // (LEAST_STEPS * prompts_per_step),
-    )
-    if room < _FACTOR * _LEAST_ROLLOUTS:
+    found = _sizes_and_compute(rollouts_per_prompt, prompts_per_step, budget, limits, anchor)
+    if found is None:
         return ()
-    top = power_of_two(room)
-    sizes = [n for n in (top // _FACTOR**2, top // _FACTOR, top) if n >= _LEAST_ROLLOUTS]
+    sizes, compute = found
 
     def run(n: int, batch: int, tells: str) -> SweepRun:
         steps = int(min(compute // (n * prompts_per_step), limits.steps_of(prompts_per_step)))
@@ -155,13 +160,41 @@ def sweep_first(
             cost=costing.of(n * prompts_per_step * steps),
         )
 
-    of_rate = rollouts_per_prompt if rollouts_per_prompt in sizes[1:] else top
+    larger = rollouts_per_prompt if rollouts_per_prompt in sizes[1:] else sizes[-1]
+    smaller = sizes[sizes.index(larger) - 1]
     return (
         *(run(n, n, f"n = {n:,}") for n in sizes),
         run(
-            of_rate // _FACTOR,
-            of_rate,
-            f"n = {of_rate // _FACTOR:,} at the learning rate of n = {of_rate:,}: what the latter "
-            "gains over it is due to n, not to its rate",
+            smaller,
+            larger,
+            f"n = {smaller:,} at the learning rate of n = {larger:,}: what the latter gains over "
+            "it is due to n, not to its rate",
         ),
     )
+
+
+def _sizes_and_compute(
+    n: int, prompts: int, budget: int, limits: Limits, anchor: Anchor
+) -> tuple[list[int], int] | None:
+    """Return three sizes with n among them and the rollouts of each run; None without room."""
+    most = min(MOST_ROLLOUTS, limits.batch_of(prompts))
+    around = [
+        [int(n * factor) for factor in factors]
+        for factors in _AROUND
+        if n * factors[0] >= _LEAST_ROLLOUTS
+        and n * factors[-1] <= most
+        and all(anchor.reaches(int(n * factor) * prompts) for factor in factors)
+    ]
+    if limits.steps_of(prompts) < _FEWEST_STEPS:
+        return None
+    for share, least_steps in (
+        (SHARE, LEAST_STEPS),
+        (SHARE, _FEWEST_STEPS),
+        (_LEAST_SHARE, _FEWEST_STEPS),
+    ):
+        for sizes in around:
+            step = sizes[-1] * prompts
+            if budget // share >= least_steps * step:
+                wanted = max(budget // SHARE, LEAST_STEPS * step)
+                return sizes, min(budget // share, wanted)
+    return None

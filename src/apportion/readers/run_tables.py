@@ -6,7 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,16 @@ from apportion.audit.words import counted
 from apportion.errors import InvalidInputError
 from apportion.plan.runs import Run
 from apportion.readers.found_runs import MEAN, Found, Wanted
+from apportion.readers.tally import listed
 
 NEEDED = ("run", "rollouts_per_prompt", "prompts_per_step", "compute", "reward")
 OPTIONAL = ("seed", "problems", "samples", "learning_rate", "allocator", "num_prompts")
 _LETTERS = {"n": "rollouts_per_prompt", "b_p": "prompts_per_step", "c": "compute"}
 _OF_RUN = ("rollouts_per_prompt", "prompts_per_step", *OPTIONAL)
 """Columns that are the same in all rows of a run, where they are not empty."""
+_OTHERS = {";": "semicolons", "\t": "tabs"}
+_UNENDED = (".", "e", "E", "-", "+")
+"""How a number ends that was cut in the middle."""
 _LIKE = 3
 """Columns of `NEEDED` that make a file such a table, if perhaps an incomplete one."""
 
@@ -37,7 +41,7 @@ def is_table_of_runs(path: Path) -> bool:
     try:
         with open(path, "rb") as file:
             first = file.readline(2**16).decode("utf-8-sig")
-        header = _names(next(csv.reader([first]), []))
+        header = _names(next(csv.reader([first], delimiter=_separator(first)), []))
     except (OSError, UnicodeDecodeError, csv.Error):
         return False
     return len(set(header) & set(NEEDED)) >= _LIKE
@@ -62,17 +66,47 @@ def read_table_of_runs(path: Path, wanted: Wanted) -> list[Found]:
     """
     column = "reward" if wanted.metric == MEAN else wanted.metric
     rows_of: dict[str, list[_Row]] = {}
-    for row in _rows(path, column):
+    text, is_torn = _without_torn(_text(path))
+    for row in _rows(path, text, column):
         rows_of.setdefault(row.cell_of["run"], []).append(row)
     if not rows_of:
         raise InvalidInputError(f"{path} has a header but no rows.")
-    return [_run(path, name, rows, column) for name, rows in rows_of.items()]
+    read = [_run(path, name, rows, column) for name, rows in rows_of.items()]
+    notes = [f"{path}: the last line is torn and was left out."] if is_torn else []
+    num_twice = sum(num for _, num in read)
+    if num_twice:
+        names = listed([repr(found.run.name) for found, num in read if num])
+        notes.append(f"{path}: {counted(num_twice, 'row')} of {names} there twice; once counts.")
+    first, *others = (found for found, _ in read)
+    return [replace(first, notes=tuple(notes)), *others]
 
 
-def _rows(path: Path, column: str) -> list[_Row]:
+def _without_torn(text: str) -> tuple[str, bool]:
+    """Return a table without a last line that stopped in the middle, and whether it had one."""
+    end = max(text.rfind("\n"), text.rfind("\r")) + 1
+    last, header = text[end:], text[:end].partition("\n")[0]
+    if not last.strip() or not header.strip():
+        return text, False
+    try:
+        num_columns = len(next(csv.reader([header])))
+        cells = next(csv.reader([last], strict=True))
+    except (csv.Error, StopIteration):
+        return text, False
+    is_torn = len(cells) < num_columns or (
+        len(cells) == num_columns and (not cells[-1].strip() or cells[-1].endswith(_UNENDED))
+    )
+    return (text[:end], True) if is_torn else (text, False)
+
+
+def _separator(header: str) -> str:
+    """Return what separates the columns of a header: a comma, or what is there instead."""
+    return next((sign for sign in _OTHERS if sign in header), ",") if "," not in header else ","
+
+
+def _rows(path: Path, text: str, column: str) -> list[_Row]:
     needed = (*NEEDED[:-1], column)
     # read whole: a quoted cell may span lines
-    reader = csv.reader(io.StringIO(_text(path)), strict=True)
+    reader = csv.reader(io.StringIO(text), strict=True)
     rows: list[_Row] = []
     header: list[str] | None = None
     try:
@@ -122,6 +156,12 @@ def _names(cells: Sequence[str]) -> list[str]:
 
 
 def _header(path: Path, cells: Sequence[str], needed: Sequence[str]) -> list[str]:
+    separator = _separator(",".join(cells))
+    if separator != ",":
+        raise InvalidInputError(
+            f"{path} is separated by {_OTHERS[separator]}. Save it with commas between columns and "
+            "points in numbers."
+        )
     header = _names(cells)
     missing = [name for name in needed if name not in header]
     if missing:
@@ -149,7 +189,8 @@ def _value(path: Path, line: int, name: str, text: str, *, is_needed: bool) -> A
         ) from None
 
 
-def _run(path: Path, name: str, rows: Sequence[_Row], column: str) -> Found:
+def _run(path: Path, name: str, rows: Sequence[_Row], column: str) -> tuple[Found, int]:
+    """Return a run, and how many of its rows stand there twice."""
     same = {one: _same(path, name, rows, one) for one in _OF_RUN}
     problems, samples = same["problems"], same["samples"]
     if (problems is None) != (samples is None):
@@ -170,8 +211,7 @@ def _run(path: Path, name: str, rows: Sequence[_Row], column: str) -> Found:
         evaluation=None if problems is None else (problems, samples),
         allocator=same["allocator"] or "uniform",
     )
-    twice = (f"{path}: run {name!r} has {counted(num_twice, 'row')} twice; once counts.",)
-    return Found(run=run, place=path, notes=twice if num_twice else ())
+    return Found(run=run, place=path), num_twice
 
 
 def _same(path: Path, name: str, rows: Sequence[_Row], column: str) -> Any:

@@ -135,15 +135,19 @@ def _runs_under(folder: Path) -> list[Path]:
 def _without_repeats(found: Sequence[Found], notes: list[str]) -> list[Found]:
     """Leave out runs that stand there twice: they would pass for two seeds."""
     kept: dict[tuple[object, ...], Found] = {}
+    repeats: list[str] = []
     for one in found:
         run = one.run
         curve = (run.compute_T.tobytes(), run.reward_T.tobytes())
         first = kept.setdefault((*run.setting, run.seed, *curve), one)
         if first is not one:
-            notes.append(
+            repeats.append(
                 f"{run.name} in {one.place} repeats {first.run.name} in {first.place}, value for "
                 "value, and was left out."
             )
+    if repeats:
+        more = f" So it is with {len(repeats) - 1:,} more." if len(repeats) > 1 else ""
+        notes.append(f"{repeats[0]}{more}")
     return list(kept.values())
 
 

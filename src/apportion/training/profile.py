@@ -28,6 +28,7 @@ from apportion.training.profile_files import (
     PROFILE_FILE,
     append_samples,
     begun_profile,
+    check_folder,
     read_described,
     read_samples,
     write_described,
@@ -132,6 +133,7 @@ def run_profile(
             prompts, or another process writes there.
         StateError: what the folder holds is damaged or of a newer version.
     """
+    check_folder(folder)
     with locked(folder):
         begun = begun_profile(folder, asdict(config))
         if begun is not None and "summary" in begun and begun["config"] == asdict(config):

@@ -47,6 +47,19 @@ def begun_profile(folder: Path, config: Mapping[str, Any]) -> dict[str, Any] | N
     return begun
 
 
+def check_folder(folder: Path) -> None:
+    """Raise unless a profile can be kept there.
+
+    Raises:
+        RunFolderError: the path, or what it should lie in, is a file.
+    """
+    for path in (folder, *folder.parents):
+        if path.exists():
+            if path.is_dir():
+                return
+            raise RunFolderError(f"--out {folder}: {path} is a file. Name a folder.")
+
+
 def has_samples(folder: Path) -> bool:
     """Return whether a folder holds a whole batch."""
     path = folder / SAMPLES_FILE
@@ -61,8 +74,21 @@ def read_described(file: Path) -> dict[str, Any]:
     """
     try:
         described = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise StateError(f"{file} cannot be read as a profile: {error}") from error
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise StateError(
+            f"{file} cannot be read as a profile: it does not exist. Name a folder that "
+            "`apportion profile` wrote, or choose another --out to sample anew."
+        ) from error
+    except OSError as error:
+        raise StateError(
+            f"{file} cannot be read as a profile: {error.strerror or error}. Make "
+            "it readable, or profile anew to another --out."
+        ) from error
+    except ValueError as error:
+        raise StateError(
+            f"{file} cannot be read as a profile: it is not whole JSON. Profile anew "
+            "to another --out."
+        ) from error
     if not isinstance(described, dict) or described.get("format") != FORMAT:
         raise StateError(f"{file} is not the profile that `apportion profile` writes.")
     version = described.get("version")

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from apportion import validate
 from apportion.errors import InvalidInputError
+from apportion.success_distribution import Estimate
 from apportion.validate import FloatArray, IntArray
 
 MARGIN = 0.1
@@ -28,22 +29,14 @@ _DRAWS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
-    """A share of problems with a 90% interval over resampled problems."""
-
-    value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Interference:
     """What happened to problems between two points of a run.
 
     Attributes:
         mean_change: of success; unbiased.
         change_sd: standard deviation of the change over problems, sampling noise taken out.
-        improved: success rose by more than `MARGIN`.
+        improved: share whose success rose by more than `MARGIN`; intervals are over resampled
+            problems.
         worsened: it fell by more.
         never_solved: success at most `UNSOLVED` at both points.
         seen_worsened: share whose observed rates fell by more than the margin: noise and all.
@@ -51,9 +44,9 @@ class Interference:
 
     mean_change: float
     change_sd: float
-    improved: Share
-    worsened: Share
-    never_solved: Share
+    improved: Estimate
+    worsened: Estimate
+    never_solved: Estimate
     seen_worsened: float
 
 
@@ -108,9 +101,9 @@ def interference(
         ]
     )
     value_3 = _shares(before, k, after, m)
-    low_3, high_3 = np.quantile(share_D3, [0.05, 0.95], axis=0)
+    low_3, high_3 = np.quantile(share_D3, [0.025, 0.975], axis=0)
     improved, worsened, never = (
-        Share(value=float(v), low=float(min(a, v)), high=float(max(b, v)))
+        Estimate(value=float(v), low=float(min(a, v)), high=float(max(b, v)))
         for v, a, b in zip(value_3, low_3, high_3, strict=True)
     )
     return Interference(

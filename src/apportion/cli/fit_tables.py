@@ -123,6 +123,8 @@ def _curves(page: Page, curves: Sequence[Mapping[str, Any]]) -> None:
     if is_numbered:
         shown = [f"#{at} {curve['allocator']}" for at, curve in enumerate(curves, start=1)]
         page.say(f"Allocators: {', '.join(shown)}.")
+    elif curves[0]["allocator"] != "uniform":
+        page.say(f"Allocator: {curves[0]['allocator']}.")
 
 
 def _crossovers(
@@ -194,9 +196,9 @@ def _names(curves: Sequence[Mapping[str, Any]]) -> Callable[[Mapping[str, Any]],
 
 
 def _needs_numbers(curves: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether n and B_p do not tell settings apart, or not by whom they were allocated."""
+    """Return whether n and B_p do not tell settings apart, or allocators differ."""
     sizes = {(curve["rollouts_per_prompt"], curve["prompts_per_step"]) for curve in curves}
-    return len(sizes) < len(curves) or {curve["allocator"] for curve in curves} != {"uniform"}
+    return len(sizes) < len(curves) or _has_several(curves, "allocator")
 
 
 def _has_several(curves: Sequence[Mapping[str, Any]], name: str) -> bool:

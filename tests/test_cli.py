@@ -3,20 +3,9 @@ import subprocess
 import sys
 
 import pytest
+from cli_helpers import call
 
-from apportion.cli import main
 from apportion.errors import InvalidInputError
-
-
-def call(monkeypatch, capsys, *arguments, stdin=None):
-    monkeypatch.setattr(sys, "argv", ["apportion", *map(str, arguments)])
-    try:
-        main()
-        code = 0
-    except SystemExit as stop:
-        code = stop.code or 0
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 @pytest.mark.parametrize(

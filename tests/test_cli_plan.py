@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
+from functools import partial
 
+import cli_helpers
 import pytest
 
-from apportion.cli import main
 from apportion.training.profile_files import write_described
 
 EASY = ("plan", "--budget", "2e6", "--difficulty", "easy")
@@ -28,17 +28,7 @@ NOUNS = {
 
 @pytest.fixture
 def call(monkeypatch, capsys):
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["apportion", *map(str, arguments)])
-        try:
-            main()
-            code = 0
-        except SystemExit as stop:
-            code = stop.code or 0
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
+    return partial(cli_helpers.call, monkeypatch, capsys)
 
 
 @pytest.fixture

@@ -1,11 +1,10 @@
 """What `apportion profile` prints, and how it ends."""
 
 import json
-import sys
 
 import pytest
+from cli_helpers import call
 
-from apportion.cli import main
 from apportion.difficulty import BANDS, Profile
 from apportion.errors import StateError
 from apportion.training import profile as profiling
@@ -21,17 +20,6 @@ QUICK = ("profile", "--pool", "bimodal", "--limit", "24", "--samples", "4")
 @pytest.fixture(autouse=True)
 def wide(monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
-
-
-def call(monkeypatch, capsys, *arguments):
-    monkeypatch.setattr(sys, "argv", ["apportion", *map(str, arguments)])
-    try:
-        main()
-        code = 0
-    except SystemExit as stop:
-        code = stop.code or 0
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def test_a_profile_is_told_in_bars_bands_and_a_verdict(tmp_path, monkeypatch, capsys):

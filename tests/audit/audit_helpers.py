@@ -3,14 +3,13 @@
 import csv
 import io
 import math
-import sys
 from collections import Counter
 
+import cli_helpers
 import numpy as np
 from rich.console import Console
 
 from apportion.audit.settings import RunFacts, recommend
-from apportion.cli import main
 from apportion.cli.audit_tables import print_audit
 from apportion.metrics import has_signal
 from apportion.recording import GroupTable, Recording
@@ -151,14 +150,7 @@ def write_run(path, groups):
 
 def call(monkeypatch, capsys, *arguments):
     monkeypatch.setenv("COLUMNS", WIDTH)
-    monkeypatch.setattr(sys, "argv", ["apportion", "audit", *map(str, arguments)])
-    try:
-        main()
-        code = 0
-    except SystemExit as stop:
-        code = stop.code or 0
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
+    return cli_helpers.call(monkeypatch, capsys, "audit", *arguments)
 
 
 def flat(text):

@@ -16,7 +16,6 @@ from apportion.plan.learning_curve import (
     LearningCurve,
     fit_curve,
     fit_rows,
-    joined,
     predictive_error,
 )
 
@@ -151,7 +150,8 @@ def test_rows_are_fitted_as_they_are_alone():
 
 def test_isotonic_is_scipys_over_means():
     reward_T = noisy(exponential(COMPUTE_T, 0.6, 0.2, 1.1), 3, 0.05)
-    compute, reward = joined([(COMPUTE_T, reward_T), (COMPUTE_T, 1 - reward_T)])
+    compute = np.concatenate([COMPUTE_T, COMPUTE_T])
+    reward = np.concatenate([reward_T, 1 - reward_T])
     curve = fit_curve(compute, reward, "isotonic")
     np.testing.assert_allclose(curve(COMPUTE_T), 0.5)
     alone = fit_curve(COMPUTE_T, reward_T, "isotonic")

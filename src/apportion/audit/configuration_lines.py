@@ -6,7 +6,7 @@ import math
 
 from apportion.allocator import EXPLORATION
 from apportion.audit.choice import Choice
-from apportion.audit.words import counted
+from apportion.words import counted
 
 TRL, VERL = "TRL", "verl"
 NO_VERL_ADAPTER = "Every prompt gets the same n: apportion has no verl adapter."

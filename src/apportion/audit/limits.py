@@ -9,8 +9,8 @@ import numpy as np
 
 from apportion.audit.filtering import Filtering
 from apportion.audit.waste import Rates, is_mostly_single, tokens_of
-from apportion.audit.words import counted
 from apportion.recording import GroupTable, Recording
+from apportion.words import counted
 
 FEW_PROMPTS = 30
 FEW_VISITS = 2.0

@@ -17,10 +17,10 @@ from apportion.audit.configuration_lines import (
 )
 from apportion.audit.limits import FEW_PROMPTS, FEW_VISITS
 from apportion.audit.sizes import Bounds
-from apportion.audit.words import counted
 from apportion.errors import InvalidInputError
 from apportion.replay import ReplayResult
 from apportion.success_distribution import SuccessDistribution
+from apportion.words import counted
 
 TOO_SURE = 1.5
 """Mean squared standardised error from which the forecasts claim more than they know."""

@@ -11,7 +11,6 @@ from apportion.audit.curve_findings import CurveFindings
 from apportion.audit.prompt_findings import Extreme, Forgotten, PromptFindings, PromptRow
 from apportion.audit.settings import Settings
 from apportion.audit.waste import Waste
-from apportion.audit.words import counted
 from apportion.cli.audit_layout import Page
 from apportion.cli.audit_verdict import (
     HINDSIGHT,
@@ -22,6 +21,7 @@ from apportion.cli.audit_verdict import (
     verdict,
 )
 from apportion.replay import ReplayResult
+from apportion.words import counted
 
 if TYPE_CHECKING:
     from rich.console import Console

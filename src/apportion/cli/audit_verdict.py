@@ -12,9 +12,9 @@ from apportion.audit.limits import FEW_PROMPTS
 from apportion.audit.saved import Saved
 from apportion.audit.settings import TOO_SURE, Settings
 from apportion.audit.waste import Shares, Waste
-from apportion.audit.words import counted, times
 from apportion.replay import ReplayResult
 from apportion.success_distribution import Estimate
+from apportion.words import counted, times
 
 SINGLE = (
     "Unknown: most groups of this record have one rollout. If several rollouts share a prompt and "

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from apportion.audit.words import counted
 from apportion.cli.tables import interval, number, table_of_arms
 from apportion.leaderboard.board import BASE, Board
 from apportion.leaderboard.runs import K
 from apportion.leaderboard.table import Cell, Row, over_cells, rows_of, shorter_of
+from apportion.words import counted
 
 if TYPE_CHECKING:
     from rich.console import Console

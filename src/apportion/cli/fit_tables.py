@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
-from apportion.audit.words import counted
 from apportion.cli.audit_layout import Page
+from apportion.words import counted
 
 if TYPE_CHECKING:
     from rich.console import Console

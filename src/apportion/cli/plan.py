@@ -190,7 +190,7 @@ def _from_runs(
         say("reading")
         read, notes = read_runs(paths, metric=metric)
         kept = begun(read, notes)
-        if anchor != type(anchor)() and all(run.learning_rate is not None for run in kept):
+        if not anchor.is_published and all(run.learning_rate is not None for run in kept):
             notes.append("--learning-rate is not used: the rate is that of the runs.")
         known = {run.num_prompts for run in kept} - {None}
         if limits.num_prompts is None and len(known) == 1:

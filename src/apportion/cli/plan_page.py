@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from apportion.audit.words import counted
 from apportion.cli.audit_layout import Page
 from apportion.plan.recipe import WARMUP_STEPS, rate_text
+from apportion.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from apportion.audit.words import counted
 from apportion.cli.audit_layout import Page
 from apportion.difficulty import BANDS, DRAWS, GROUP_SIZES
 from apportion.training.config import OWN_MAX_TOKENS, POOLS, TrainConfig
+from apportion.words import counted
 
 if TYPE_CHECKING:
     from rich.console import Console

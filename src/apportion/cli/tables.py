@@ -10,9 +10,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from apportion.audit.words import counted
 from apportion.training.config import CHOOSING_ARMS, TrainConfig
 from apportion.training.task import K
+from apportion.words import counted
 
 _SPLIT_NAMES = {"pool": "pool", "held_out": "held-out"}
 

@@ -9,11 +9,11 @@ from importlib.metadata import version
 
 import numpy as np
 
-from apportion.audit.words import counted
 from apportion.comparison import Interval
 from apportion.leaderboard.board import Board, records
 from apportion.leaderboard.runs import K
 from apportion.leaderboard.table import Cell, Row, over_cells, rows_of, shorter_of
+from apportion.words import counted
 
 
 def markdown(board: Board, *, command: str) -> str:

@@ -9,7 +9,6 @@ Three forms, of which the data choose one by how well it predicts what comes nex
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +27,7 @@ LEAST_POINTS = 4
 _RISING_SHARE = 0.1
 """A curve whose reward at the end misses its ceiling by more of its gain is still rising."""
 _FLAT_GAIN = 1e-6
+_RISE = {"exponential": saturating.exponential, "sigmoid": saturating.sigmoid}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +64,7 @@ class LearningCurve:
         if self.form == "isotonic":
             held: FloatArray = np.interp(spent, self.knot_compute_K, self.knot_reward_K)
             return held
-        rise, _ = _search(self.form, np.array([self.observed_from, self.observed_to]))
-        height = rise(spent, np.log(np.array(self.shape)))
+        height = _RISE[self.form](spent, np.log(np.array(self.shape)))
         return self.floor + (self.ceiling - self.floor) * height
 
     @classmethod
@@ -134,8 +133,8 @@ def fit_rows(compute_T: FloatArray, reward_ST: FloatArray, form: str) -> list[Le
     """Fit curves of one form to S rows of rewards at the same rollouts, all at once."""
     if form == "isotonic":
         return [_isotonic(compute_T, reward_T) for reward_T in reward_ST]
-    rise, axes = _search(form, compute_T)
-    found = saturating.fit(rise, axes, compute_T, reward_ST)
+    rise = _RISE[form]
+    found = saturating.fit(rise, _axes(form, compute_T), compute_T, reward_ST)
     start, end = _observed(compute_T)
     height_S = rise(np.array(end), found.shape_SP)
     return [
@@ -201,14 +200,14 @@ def _observed(compute_T: FloatArray) -> tuple[float, float]:
     return float(compute_T[compute_T > 0.0].min()), float(compute_T.max())
 
 
-def _search(form: str, compute_T: FloatArray) -> tuple[saturating.Rise, list[FloatArray]]:
-    """Return the rise of a form and the grid of its shape, wide around the rollouts seen."""
+def _axes(form: str, compute_T: FloatArray) -> list[FloatArray]:
+    """Return the grid of the shape of a form, wide around the rollouts seen."""
     start, end = _observed(compute_T)
     start = max(start, end * 1e-4)
     if form == "exponential":
-        return saturating.exponential, [np.linspace(np.log(0.02 / end), np.log(10.0 / start), 60)]
+        return [np.linspace(np.log(0.02 / end), np.log(10.0 / start), 60)]
     middle = np.linspace(np.log(start / 10.0), np.log(end * 30.0), 36)
-    return saturating.sigmoid, [middle, np.linspace(np.log(0.25), np.log(8.0), 12)]
+    return [middle, np.linspace(np.log(0.25), np.log(8.0), 12)]
 
 
 def _isotonic(compute_T: FloatArray, reward_T: FloatArray) -> LearningCurve:
@@ -246,8 +245,3 @@ def _advice(floor: float, ceiling: float, height: float, at_edge: bool) -> str:
     if at_edge:
         return "Its speed lies at the edge of what was searched: evaluate earlier and more often."
     return ""
-
-
-def joined(parts: Sequence[tuple[FloatArray, FloatArray]]) -> tuple[FloatArray, FloatArray]:
-    """Join the points of several seeds."""
-    return np.concatenate([c for c, _ in parts]), np.concatenate([r for _, r in parts])

@@ -16,8 +16,9 @@ import numpy as np
 from apportion import validate
 from apportion.errors import InvalidInputError
 from apportion.plan.prior import LEAST_ROLLOUTS
-from apportion.plan.recipe import counted, least_prompts
+from apportion.plan.recipe import least_prompts
 from apportion.validate import FloatArray
+from apportion.words import counted
 
 LEVEL = 0.9
 LEAST_STEPS = 100

@@ -14,7 +14,8 @@ from apportion.plan.limits import (
     Limits,
 )
 from apportion.plan.prior import EVIDENCE, LEAST_ROLLOUTS, one_pass_rollouts
-from apportion.plan.recipe import WARMUP_STEPS, Reason, counted, least_prompts, passes_of_best
+from apportion.plan.recipe import WARMUP_STEPS, Reason, least_prompts, passes_of_best
+from apportion.words import counted
 
 _MOST_PROMPTS = 1024
 """Of a step, that were compared."""

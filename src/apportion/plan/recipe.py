@@ -14,6 +14,7 @@ from apportion import validate
 from apportion.errors import InvalidInputError
 from apportion.plan import published
 from apportion.plan.prior import DIFFICULTIES
+from apportion.words import counted
 
 WARMUP_STEPS = 10
 MOST_RATE = 0.1
@@ -193,15 +194,6 @@ def prompts_reason(difficulty: str, *, is_fixed: bool) -> Reason:
         text += "; hard and mixed sets are thought to need more than 32"
     chosen = "as given" if is_fixed else "moderate"
     return Reason(about="prompts_per_step", text=f"{chosen}: {text}", source="IsoCompute 4.2")
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a count with its noun.
-
-    >>> counted(1, "prompt"), counted(1200, "prompt")
-    ('1 prompt', '1,200 prompts')
-    """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def rate_text(rate: float) -> str:

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from apportion.audit.words import counted
 from apportion.errors import InvalidInputError
 from apportion.plan.runs import Run
 from apportion.readers import curves
@@ -32,6 +31,7 @@ from apportion.readers.found_runs import (
 from apportion.readers.tally import listed
 from apportion.run_log import PROMPTS_FILE, read_config, read_lines
 from apportion.validate import FloatArray
+from apportion.words import counted
 
 EVALUATIONS = "evaluations.jsonl"
 _POOL = "pool"

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from apportion.audit.words import counted
 from apportion.errors import InvalidInputError
 from apportion.plan.runs import Run
 from apportion.readers.found_runs import MEAN, Found, Wanted
 from apportion.readers.tally import listed
+from apportion.words import counted
 
 NEEDED = ("run", "rollouts_per_prompt", "prompts_per_step", "compute", "reward")
 OPTIONAL = ("seed", "problems", "samples", "learning_rate", "allocator", "num_prompts")

@@ -1,10 +1,7 @@
-"""A plain training loop on exact ground: choose, sample, score, step.
+"""Train on exact ground: the plain loop from its start to its end, with its learning curves.
 
-It does what a trainer does in one update a batch, and no more: no clipping of ratios, no KL term,
-no length normalisation. Rollouts are weighted such that unequal groups keep the objective of equal
-ones (`apportion.advantage.prompt_weight`). Success is known exactly, so runs are compared without
-the noise of evaluation, and a rule may be given the true success of the current weights, which no
-trainer has.
+Success is known exactly, so runs are compared without the noise of evaluation, and a rule may be
+given the true success of the current weights, which no trainer has.
 """
 
 from __future__ import annotations
@@ -13,48 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from apportion import advantage, validate
 from apportion.allocator import RolloutAllocator
 from apportion.embedded.exact import exact_success
-from apportion.embedded.policy_gradient import Estimator, estimate_gradient
-from apportion.embedded.step import Policy, Rule, RunSpentError, Step, prompts_of
+from apportion.embedded.plain_loop import PlainLoop, StepRecord
+from apportion.embedded.policy_gradient import Estimator
+from apportion.embedded.step import Rule
 from apportion.embedded.tasks import Problem
-from apportion.errors import InvalidInputError
-from apportion.prompt_stream import candidates, prompt_stream
 from apportion.validate import FloatArray, IntArray
-
-SCHEDULES = ("constant", "linear")
-
-
-@dataclass(frozen=True, slots=True)
-class StepRecord:
-    """What one step did; passed to ``on_step``.
-
-    Attributes:
-        step: number of the step, from 0.
-        row_B: which of the problems were candidates; the first are the batch of even rollouts.
-        num_rollouts_B: rollouts of each.
-        reward_sum_B: successes of each.
-        trained_B: positions of those that the gradient is made of.
-        gradient: its estimate, flat, before clipping; None if nothing was trained on.
-        compute: rollouts spent so far, this step's included.
-    """
-
-    step: int
-    row_B: IntArray
-    num_rollouts_B: IntArray
-    reward_sum_B: FloatArray
-    trained_B: IntArray
-    gradient: torch.Tensor | None
-    compute: int
-
-    @property
-    def gradient_norm(self) -> float:
-        """Norm before clipping; 0 if nothing was trained on."""
-        return 0.0 if self.gradient is None else float(self.gradient.norm())
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,81 +93,34 @@ def train_loop(
     Raises:
         InvalidInputError: a count is out of range, a name unknown or an allocation off budget.
     """
-    size = validate.whole_number("prompts_per_step", prompts_per_step, at_least=1)
-    group = validate.whole_number("rollouts_per_prompt", rollouts_per_prompt, at_least=1)
-    num_steps = validate.whole_number("num_steps", num_steps, at_least=0)
     evaluate_every = validate.whole_number("evaluate_every", evaluate_every, at_least=1)
-    validate.choice("schedule", schedule, SCHEDULES)
-    num_candidates = size if candidates_per_step is None else candidates_per_step
-    budget, total = size * group, size * group * num_steps
-    rule, observers = _rule_of(arm, belief)
+    loop = PlainLoop(
+        model,
+        tokenizer,
+        problems,
+        arm,
+        belief=belief,
+        prompts_per_step=prompts_per_step,
+        rollouts_per_prompt=rollouts_per_prompt,
+        candidates_per_step=candidates_per_step,
+        num_steps=num_steps,
+        learning_rate=learning_rate,
+        schedule=schedule,
+        num_warmup_steps=num_warmup_steps,
+        max_gradient_norm=max_gradient_norm,
+        estimator=estimator,
+        weighting=weighting,
+        seed=seed,
+    )
     curves = _Curves(model, tokenizer, {"train": problems} if evaluation is None else evaluation)
-    update = _Update(model, learning_rate, schedule, num_warmup_steps * budget, max_gradient_norm)
-    policy = Policy(model, tokenizer, torch.Generator().manual_seed(seed))
-    everything = prompts_of(problems)
-    batches = prompt_stream(len(problems), size, seed=seed)
-    rng = np.random.default_rng([seed, num_candidates])
-    model.train(False)
-
-    number, spent, due = 0, 0, 0
+    every, due = evaluate_every * loop.budget_per_step, 0
     while True:
-        if spent >= due or spent >= total:
-            curves.measure(number, spent)
-            due = (spent // (evaluate_every * budget) + 1) * evaluate_every * budget
-        if spent >= total:
-            break
-        row_B = candidates(next(batches), len(problems), num_candidates, seed=seed, step=number)
-        step = Step(
-            policy,
-            [problems[q] for q in row_B],
-            everything.take(row_B),
-            number=number,
-            num_left=total - spent,
-            prompts_per_step=size,
-            rollouts_per_prompt=group,
-            rng=rng,
-            belief=belief,
-        )
-        is_last = _asked(rule, step)
-        if is_last and not step.num_rollouts_B.sum():
-            spent = total
-            continue
-        for observer in observers:
-            observer.observe(step.outcomes())
-        gradient = None
-        if (kept := step.trained()) is not None:
-            gradient = estimate_gradient(model, *kept, estimator=estimator, weighting=weighting)
-        before, spent = spent, spent + int(step.num_rollouts_B.sum())
-        if on_step is not None:
-            correct_B = step.num_correct_B.astype(np.float64)
-            shown = (row_B, step.num_rollouts_B, correct_B, step.trained_B, gradient, spent)
-            on_step(StepRecord(number, *shown))
-        if gradient is not None:
-            update(-gradient, before, total, budget)
-        spent = total if is_last else spent
-        number += 1
-    return curves.result()
-
-
-def _asked(rule: Rule, step: Step) -> bool:
-    """Let a rule draw a step; return whether the run ends with it, for it asked for more than left.
-
-    What it drew before is kept; a first step that cannot be paid for is the rule's mistake.
-    """
-    try:
-        wanted_B = rule(step)
-        if wanted_B is not None:
-            step.draw(wanted_B)
-    except RunSpentError as error:
-        if step.number == 0:
-            raise InvalidInputError(
-                f"The arm asked for more rollouts in its first step than the {step.num_left} left "
-                f"of the whole run. A step is meant to take {step.budget}."
-            ) from error
-        return True
-    if not step.num_rollouts_B.sum():
-        raise InvalidInputError(f"The arm drew no rollout at all in step {step.number}.")
-    return False
+        if loop.spent >= due or loop.is_over:
+            curves.measure(loop.number, loop.spent)
+            due = (loop.spent // every + 1) * every
+        if loop.is_over:
+            return curves.result()
+        loop.step(on_step)
 
 
 class _Curves:
@@ -233,54 +151,3 @@ class _Curves:
             np.array(self._compute_T, dtype=np.int64),
             {name: np.array(values) for name, values in self._success_T.items()},
         )
-
-
-class _Update:
-    """AdamW with a warm-up and a schedule in rollouts, so that dear steps do not stretch them."""
-
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        learning_rate: float,
-        schedule: str,
-        num_warmup: int,
-        max_gradient_norm: float,
-    ) -> None:
-        self._parameters = [p for p in model.parameters() if p.requires_grad]
-        self._optimizer = torch.optim.AdamW(
-            self._parameters, lr=learning_rate, betas=(0.9, 0.99), weight_decay=0
-        )
-        self._learning_rate, self._num_warmup = learning_rate, num_warmup
-        self._decays, self._most = schedule == "linear", max_gradient_norm
-
-    def __call__(self, gradient: torch.Tensor, spent: int, total: int, budget: int) -> None:
-        """Descend along a flat gradient, after `spent` of the run's `total` rollouts."""
-        norm = float(gradient.norm())
-        scaled = gradient * min(1.0, self._most / norm) if norm > 0.0 else gradient
-        sizes = [p.numel() for p in self._parameters]
-        for p, part in zip(self._parameters, scaled.split(sizes), strict=True):
-            p.grad = part.view_as(p)
-        rate = self._learning_rate * min(1.0, (spent + budget) / max(self._num_warmup, 1))
-        if self._decays:
-            rate *= 1.0 - spent / total
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
-        self._optimizer.step()
-        self._optimizer.zero_grad()
-
-
-def _rule_of(
-    arm: RolloutAllocator | Rule, belief: RolloutAllocator | None
-) -> tuple[Rule, list[RolloutAllocator]]:
-    """Return the rule of an arm, and who learns from what is drawn."""
-    watching = [] if belief is None else [belief]
-    if not isinstance(arm, RolloutAllocator):
-        return arm, watching
-    allocator = arm
-
-    def rule(step: Step) -> IntArray:
-        return allocator.allocate(
-            step.prompts, step.budget, step=step.number, prompts_per_step=step.prompts_per_step
-        ).num_rollouts_B
-
-    return rule, [allocator, *watching]

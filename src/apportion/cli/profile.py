@@ -14,8 +14,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from apportion.cli.audit_layout import Page
+from apportion.cli.task_options import (
+    DEFAULTS,
+    AnswerColumnFlag,
+    DatasetFlag,
+    MaxTokensFlag,
+    ModelFlag,
+    PoolFlag,
+    PromptColumnFlag,
+    RewardFlag,
+    RewardHighFlag,
+    RewardLowFlag,
+)
 from apportion.difficulty import BANDS, DRAWS, GROUP_SIZES
-from apportion.training.config import OWN_MAX_TOKENS, POOLS, TrainConfig
+from apportion.training.config import OWN_MAX_TOKENS
 from apportion.words import counted
 
 if TYPE_CHECKING:
@@ -23,47 +35,22 @@ if TYPE_CHECKING:
 
     from apportion.training.profile import ProfileConfig
 
-_DEFAULTS = TrainConfig()
 _OWN_BATCH, _EMBEDDED_BATCH = 4, 64
 _SAMPLES = 16
 _BAR_WIDTH = 40
 _MOST_BARS = 33
-_YOURS, _SIZE, _RUN = "Your own model and data", "Samples", "Profile"
+_SIZE, _RUN = "Samples", "Profile"
 
 
 def profile_command(
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="Path or hub id; the embedded model if left out.", rich_help_panel=_YOURS
-        ),
-    ] = None,
-    dataset: Annotated[
-        str | None,
-        typer.Option(help=".jsonl, .csv, .parquet, a folder or a hub id.", rich_help_panel=_YOURS),
-    ] = None,
-    reward: Annotated[
-        str,
-        typer.Option(
-            help="exact, math-verify or package.module:function (called as TRL calls rewards).",
-            rich_help_panel=_YOURS,
-        ),
-    ] = _DEFAULTS.reward,
-    reward_low: Annotated[
-        float, typer.Option(help="Lowest possible reward.", rich_help_panel=_YOURS)
-    ] = _DEFAULTS.reward_low,
-    reward_high: Annotated[
-        float, typer.Option(help="Highest possible reward.", rich_help_panel=_YOURS)
-    ] = _DEFAULTS.reward_high,
-    prompt_column: Annotated[
-        str, typer.Option(help="Column of the prompts.", rich_help_panel=_YOURS)
-    ] = _DEFAULTS.prompt_column,
-    answer_column: Annotated[
-        str, typer.Option(help="Column of the answers.", rich_help_panel=_YOURS)
-    ] = _DEFAULTS.answer_column,
-    pool: Annotated[
-        str, typer.Option(help=f"Embedded problems: {', '.join(POOLS)}.", rich_help_panel=_RUN)
-    ] = _DEFAULTS.pool,
+    model: ModelFlag = None,
+    dataset: DatasetFlag = None,
+    reward: RewardFlag = DEFAULTS.reward,
+    reward_low: RewardLowFlag = DEFAULTS.reward_low,
+    reward_high: RewardHighFlag = DEFAULTS.reward_high,
+    prompt_column: PromptColumnFlag = DEFAULTS.prompt_column,
+    answer_column: AnswerColumnFlag = DEFAULTS.answer_column,
+    pool: PoolFlag = DEFAULTS.pool,
     samples: Annotated[
         int, typer.Option(help="Completions of every prompt.", rich_help_panel=_SIZE)
     ] = _SAMPLES,
@@ -74,14 +61,7 @@ def profile_command(
             rich_help_panel=_SIZE,
         ),
     ] = None,
-    max_tokens: Annotated[
-        int | None,
-        typer.Option(
-            help=f"Longest completion in tokens; {_DEFAULTS.max_tokens} for the embedded model, "
-            f"else {OWN_MAX_TOKENS}.",
-            rich_help_panel=_SIZE,
-        ),
-    ] = None,
+    max_tokens: MaxTokensFlag = None,
     prompts_per_batch: Annotated[
         int | None,
         typer.Option(
@@ -93,7 +73,7 @@ def profile_command(
     seed: Annotated[
         int,
         typer.Option(help="Seed of the order of prompts and of sampling.", rich_help_panel=_RUN),
-    ] = _DEFAULTS.seed,
+    ] = DEFAULTS.seed,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -118,7 +98,7 @@ def profile_command(
     from apportion.training.profile_files import has_samples
 
     is_own = model is not None or dataset is not None
-    own_tokens = OWN_MAX_TOKENS if is_own else _DEFAULTS.max_tokens
+    own_tokens = OWN_MAX_TOKENS if is_own else DEFAULTS.max_tokens
     own_batch = _OWN_BATCH if is_own else _EMBEDDED_BATCH
     config = ProfileConfig(
         model=model,

@@ -10,8 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from apportion.training.config import CHOOSING_ARMS, TrainConfig
-from apportion.training.task import K
+from apportion.training.config import CHOOSING_ARMS, K, TrainConfig
 from apportion.words import counted
 
 _SPLIT_NAMES = {"pool": "pool", "held_out": "held-out"}

@@ -15,6 +15,21 @@ from typing import Annotated
 import typer
 
 from apportion.allocator import OBJECTIVES
+from apportion.cli.task_options import (
+    DEFAULTS,
+    AnswerColumnFlag,
+    DatasetFlag,
+    HeldOutFlag,
+    LimitFlag,
+    MaxTokensFlag,
+    ModelFlag,
+    PoolFlag,
+    PriorFlag,
+    PromptColumnFlag,
+    RewardFlag,
+    RewardHighFlag,
+    RewardLowFlag,
+)
 from apportion.cli.train_plan import use_plan
 from apportion.errors import InvalidInputError, RunFolderError, StateError
 from apportion.training import compare as comparing
@@ -23,64 +38,29 @@ from apportion.training.config import (
     CHOOSING_ARMS,
     EMBEDDED_LEARNING_RATE,
     ESTIMATORS,
+    OWN_EVALUATIONS,
     OWN_LEARNING_RATE,
     OWN_MAX_TOKENS,
-    POOLS,
+    K,
     TrainConfig,
 )
 
-_DEFAULTS = TrainConfig()
 _OWN_MICRO_BATCH = 8
-_YOURS, _SIZE, _LEARNING, _RUN = "Your own model and data", "Rollouts", "Learning", "Run"
+_SIZE, _LEARNING, _RUN = "Rollouts", "Learning", "Run"
 
 
 def train_command(
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="Path or hub id; the embedded model if left out.", rich_help_panel=_YOURS
-        ),
-    ] = None,
-    dataset: Annotated[
-        str | None,
-        typer.Option(help=".jsonl, .csv, .parquet, a folder or a hub id.", rich_help_panel=_YOURS),
-    ] = None,
-    reward: Annotated[
-        str,
-        typer.Option(
-            help="exact, math-verify or package.module:function (called as TRL calls rewards).",
-            rich_help_panel=_YOURS,
-        ),
-    ] = _DEFAULTS.reward,
-    reward_low: Annotated[
-        float, typer.Option(help="Lowest possible reward.", rich_help_panel=_YOURS)
-    ] = _DEFAULTS.reward_low,
-    reward_high: Annotated[
-        float, typer.Option(help="Highest possible reward.", rich_help_panel=_YOURS)
-    ] = _DEFAULTS.reward_high,
-    prompt_column: Annotated[
-        str, typer.Option(help="Column of the prompts.", rich_help_panel=_YOURS)
-    ] = _DEFAULTS.prompt_column,
-    answer_column: Annotated[
-        str, typer.Option(help="Column of the answers.", rich_help_panel=_YOURS)
-    ] = _DEFAULTS.answer_column,
-    prior: Annotated[
-        str | None,
-        typer.Option(
-            help="File of offline success rates: prompt, success, num_rollouts.",
-            rich_help_panel=_YOURS,
-        ),
-    ] = None,
-    held_out: Annotated[
-        int,
-        typer.Option(
-            help="Prompts of your data kept for evaluation (at most a fifth).",
-            rich_help_panel=_YOURS,
-        ),
-    ] = _DEFAULTS.held_out,
-    pool: Annotated[
-        str, typer.Option(help=f"Embedded problems: {', '.join(POOLS)}.", rich_help_panel=_RUN)
-    ] = _DEFAULTS.pool,
+    model: ModelFlag = None,
+    dataset: DatasetFlag = None,
+    reward: RewardFlag = DEFAULTS.reward,
+    reward_low: RewardLowFlag = DEFAULTS.reward_low,
+    reward_high: RewardHighFlag = DEFAULTS.reward_high,
+    prompt_column: PromptColumnFlag = DEFAULTS.prompt_column,
+    answer_column: AnswerColumnFlag = DEFAULTS.answer_column,
+    prior: PriorFlag = None,
+    held_out: HeldOutFlag = DEFAULTS.held_out,
+    limit: LimitFlag = None,
+    pool: PoolFlag = DEFAULTS.pool,
     plan: Annotated[
         Path | None,
         typer.Option(
@@ -93,20 +73,20 @@ def train_command(
     ] = None,
     prompts_per_step: Annotated[
         int, typer.Option(help="Prompts of one step.", rich_help_panel=_SIZE)
-    ] = _DEFAULTS.prompts_per_step,
+    ] = DEFAULTS.prompts_per_step,
     rollouts_per_prompt: Annotated[
         int,
         typer.Option(
             help="Mean rollouts a prompt; a step spends this times the prompts, exactly.",
             rich_help_panel=_SIZE,
         ),
-    ] = _DEFAULTS.rollouts_per_prompt,
+    ] = DEFAULTS.rollouts_per_prompt,
     objective: Annotated[
         str | None,
         typer.Option(
             help=f"Of the arms adaptive and oracle: {', '.join(OBJECTIVES)}. variance splits the "
             "rollouts among the prompts of the step, the others choose prompts; "
-            f"{_DEFAULTS.objective} if left out.",
+            f"{DEFAULTS.objective} if left out.",
             rich_help_panel=_SIZE,
         ),
     ] = None,
@@ -114,29 +94,22 @@ def train_command(
         str | None,
         typer.Option(
             help="Prompts to choose from, times the prompts of a step; "
-            f"{_DEFAULTS.candidates}x where prompts are chosen.",
+            f"{DEFAULTS.candidates}x where prompts are chosen.",
             rich_help_panel=_SIZE,
         ),
     ] = None,
     lower: Annotated[
         int,
         typer.Option(help="Least rollouts a prompt that gets any.", rich_help_panel=_SIZE),
-    ] = _DEFAULTS.lower,
+    ] = DEFAULTS.lower,
     upper: Annotated[
         int | None,
         typer.Option(help="Most rollouts a prompt; 4 times the mean.", rich_help_panel=_SIZE),
     ] = None,
     steps: Annotated[
         int, typer.Option(help="Update steps.", rich_help_panel=_SIZE)
-    ] = _DEFAULTS.steps,
-    max_tokens: Annotated[
-        int | None,
-        typer.Option(
-            help=f"Longest completion in tokens; {_DEFAULTS.max_tokens} for the embedded model, "
-            f"else {OWN_MAX_TOKENS}.",
-            rich_help_panel=_SIZE,
-        ),
-    ] = None,
+    ] = DEFAULTS.steps,
+    max_tokens: MaxTokensFlag = None,
     micro_batch: Annotated[
         int | None,
         typer.Option(
@@ -148,7 +121,7 @@ def train_command(
     estimator: Annotated[
         str,
         typer.Option(help=f"Advantage: {', '.join(ESTIMATORS)}.", rich_help_panel=_LEARNING),
-    ] = _DEFAULTS.estimator,
+    ] = DEFAULTS.estimator,
     learning_rate: Annotated[
         float | None,
         typer.Option(
@@ -160,13 +133,13 @@ def train_command(
     kl: Annotated[
         float,
         typer.Option(help="Weight of the KL term to the start.", rich_help_panel=_LEARNING),
-    ] = _DEFAULTS.kl,
+    ] = DEFAULTS.kl,
     entropy: Annotated[
         float, typer.Option(help="Weight of the entropy bonus.", rich_help_panel=_LEARNING)
-    ] = _DEFAULTS.entropy,
+    ] = DEFAULTS.entropy,
     arm: Annotated[
         str, typer.Option(help=f"Who decides: {', '.join(ARMS)}.", rich_help_panel=_RUN)
-    ] = _DEFAULTS.arm,
+    ] = DEFAULTS.arm,
     compare: Annotated[
         str | None,
         typer.Option(
@@ -180,13 +153,18 @@ def train_command(
     ] = 3,
     seed: Annotated[
         int, typer.Option(help="Seed of prompts, sampling and weights.", rich_help_panel=_RUN)
-    ] = _DEFAULTS.seed,
+    ] = DEFAULTS.seed,
     evaluations: Annotated[
-        int, typer.Option(help="Evaluations over the run.", rich_help_panel=_RUN)
-    ] = _DEFAULTS.num_evaluations,
+        int | None,
+        typer.Option(
+            help=f"Evaluations after the first; {DEFAULTS.num_evaluations} for the embedded "
+            f"model, else {OWN_EVALUATIONS}: each samples {K} rollouts of every held-out prompt.",
+            rich_help_panel=_RUN,
+        ),
+    ] = None,
     save_every: Annotated[
         int, typer.Option(help="Steps between checkpoints.", rich_help_panel=_RUN)
-    ] = _DEFAULTS.save_every,
+    ] = DEFAULTS.save_every,
     processes: Annotated[
         int | None,
         typer.Option(help="Runs of a comparison at a time; one a core.", rich_help_panel=_RUN),
@@ -226,8 +204,9 @@ def train_command(
         return
     is_own = model is not None or dataset is not None
     rate = OWN_LEARNING_RATE if is_own else EMBEDDED_LEARNING_RATE
-    own_tokens = OWN_MAX_TOKENS if is_own else _DEFAULTS.max_tokens
-    goal = _DEFAULTS.objective if objective is None else objective
+    often = OWN_EVALUATIONS if is_own else DEFAULTS.num_evaluations
+    own_tokens = OWN_MAX_TOKENS if is_own else DEFAULTS.max_tokens
+    goal = DEFAULTS.objective if objective is None else objective
     config = TrainConfig(
         arm=arm,
         model=model,
@@ -251,8 +230,9 @@ def train_command(
         kl=kl,
         entropy=entropy,
         max_tokens=own_tokens if max_tokens is None else max_tokens,
-        num_evaluations=evaluations,
+        num_evaluations=often if evaluations is None else evaluations,
         held_out=held_out,
+        limit=limit,
         save_every=save_every,
         seed=seed,
     )
@@ -327,7 +307,7 @@ def _compare(
 def _times(text: str | None, objective: str) -> int:
     """Return how many times the prompts of a step are looked at, from ``3x`` or ``3``."""
     if text is None:
-        return 1 if objective == "variance" else _DEFAULTS.candidates
+        return 1 if objective == "variance" else DEFAULTS.candidates
     if not (found := re.fullmatch(r"([0-9]{1,6})x?", text.strip())):
         raise InvalidInputError(
             f"candidates is {text!r}, but must be a whole number of times the prompts of a step, "

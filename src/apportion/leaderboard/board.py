@@ -19,8 +19,8 @@ from apportion import validate
 from apportion.errors import InvalidInputError, RunFolderError, first_line
 from apportion.leaderboard.arms import OTHER_RATE, rule_digest
 from apportion.leaderboard.runs import PROMPTS_PER_STEP, Run
-from apportion.training.compare import start_worker
 from apportion.training.config import VIP_LOWER
+from apportion.training.processes import start_worker
 
 TUNING_SEED = 1000
 """Learning rates are chosen on this seed, far from the paired ones."""

@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
-import threading
-import time
-import traceback
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from apportion import validate
 from apportion.comparison import Interval, paired_difference, share_of_compute
-from apportion.errors import ApportionError, InvalidInputError, RunFolderError
+from apportion.errors import InvalidInputError, RunFolderError
 from apportion.run_log import lock_folder
 from apportion.state_file import replace_file
+from apportion.training import processes
 from apportion.training.config import TrainConfig
 from apportion.training.memorising import memorising
 from apportion.training.summary import curve
 
 BASE = "uniform"
-_POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +38,11 @@ class Job:
     def is_done(self) -> bool:
         """Whether the run ended and was summarised."""
         return (self.folder / "summary.json").exists()
+
+    @property
+    def arguments(self) -> tuple[dict[str, Any], str]:
+        """What a worker needs to make it."""
+        return self.config.to_dict(), str(self.folder)
 
     @property
     def num_steps(self) -> int:
@@ -111,41 +107,12 @@ def run_all(
     num_processes: int,
     on_poll: Callable[[Sequence[Job]], None],
 ) -> dict[Job, str]:
-    """Run every job that is not done, `num_processes` at a time.
-
-    Args:
-        jobs: the runs; those done are skipped, those begun go on from their checkpoint.
-        num_processes: how many at a time; one core each.
-        on_poll: called about twice a second with all jobs.
+    """Run every job that is not done; those begun go on from their checkpoint.
 
     Returns:
-        For each job that failed the reason; the others are not affected.
+        For each job that failed the reason; see `apportion.training.processes.run_all`.
     """
-    num_processes = validate.whole_number("processes", num_processes, at_least=1)
-    context = multiprocessing.get_context("spawn")
-    failures: dict[Job, str] = {}
-    waiting = deque(job for job in jobs if not job.is_done)
-    running: dict[Future[str], Job] = {}
-    with ProcessPoolExecutor(
-        num_processes, mp_context=context, initializer=start_worker, initargs=(os.getpid(),)
-    ) as pool:
-        try:
-            while waiting or running:
-                # One job a process and none ahead: an interrupt then stops all that has begun.
-                while waiting and len(running) < num_processes:
-                    job = waiting.popleft()
-                    running[pool.submit(_run_one, job.config.to_dict(), str(job.folder))] = job
-                finished, _ = wait(running, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
-                for future in finished:
-                    job, reason = running.pop(future), future.result()
-                    if reason:
-                        failures[job] = reason
-                on_poll(jobs)
-        except BrokenProcessPool:
-            for job in (*running.values(), *waiting):
-                failures[job] = "a process died before it ended; resume to go on with it"
-    on_poll(jobs)
-    return failures
+    return processes.run_all(jobs, _run_one, num_processes=num_processes, on_poll=on_poll)
 
 
 def compare(jobs: Sequence[Job]) -> dict[str, Any]:
@@ -259,41 +226,13 @@ def _run_one(config: dict[str, Any], folder: str) -> str:
     """Run one job in a worker; return why it failed, or nothing."""
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
-    _redirect_output(path / "output.txt")
-    from apportion.training.run import Stopped, run
 
-    try:
+    def make() -> None:
+        from apportion.training.run import run
+
         run(TrainConfig.from_dict(config), path, resume=(path / "run.json").exists())
-    except (ApportionError, Stopped) as error:
-        return str(error)
-    except Exception:
-        traceback.print_exc()
-        return f"it crashed; its last words are in {path / 'output.txt'}"
-    return ""
 
-
-def _redirect_output(path: Path) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(file, 1)
-    os.dup2(file, 2)
-    os.close(file)
-
-
-def start_worker(parent: int) -> None:
-    """Keep a worker to its core, and let it die with its parent.
-
-    Two processes with two threads each are slower than with one. A worker that outlives a killed
-    parent would hold the locks that the resumed comparison needs.
-    """
-    os.environ["OMP_NUM_THREADS"] = "1"
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(_POLL_SECONDS)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+    return processes.reason_of_failure(make, path / "output.txt")
 
 
 def _read_summary(folder: Path) -> dict[str, Any]:

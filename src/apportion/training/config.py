@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+import numpy as np
+
 from apportion import validate
 from apportion.allocator import OBJECTIVES
 from apportion.errors import InvalidInputError, StateError
@@ -12,11 +14,15 @@ from apportion.errors import InvalidInputError, StateError
 ARMS = ("uniform", "adaptive", "vip", "oracle")
 ESTIMATORS = ("dr_grpo", "rloo", "grpo")
 POOLS = ("mixed", "hard", "bimodal")
+SPACINGS = ("even", "doubling")
 CHOOSING_ARMS = ("adaptive", "oracle")
 """Arms that follow the objective of the run; the others give every prompt of the batch rollouts."""
 EMBEDDED_LEARNING_RATE = 2e-4
 OWN_LEARNING_RATE = 1e-6
 OWN_MAX_TOKENS = 512
+OWN_EVALUATIONS = 1
+K = 8
+"""Rollouts of pass@K and worst@K; also those sampled of each held-out prompt of an own data set."""
 _LARGEST_SEED = 2**32 - 1
 _OWN_DATA = ("reward", "reward_low", "reward_high", "prompt_column", "answer_column", "held_out")
 VIP_LOWER = 3
@@ -54,7 +60,10 @@ class TrainConfig:
         max_tokens: longest completion, in tokens.
         micro_batch: completions in one forward and backward pass; the whole step if None.
         num_evaluations: evaluations after the first, spread over the run.
+        evaluation_spacing: ``even``, or ``doubling``: two for each doubling of compute, as curves
+            of runs of different length need.
         held_out: prompts of an own data set kept for evaluation.
+        limit: D, train on the first so many prompts; on all if None.
         save_every: steps between checkpoints.
         seed: of prompts, sampling and weights.
     """
@@ -83,7 +92,9 @@ class TrainConfig:
     max_tokens: int = 9
     micro_batch: int | None = None
     num_evaluations: int = 6
+    evaluation_spacing: str = "even"
     held_out: int = 64
+    limit: int | None = None
     save_every: int = 20
     seed: int = 0
 
@@ -93,6 +104,9 @@ class TrainConfig:
         validate.choice("estimator", self.estimator, ESTIMATORS)
         validate.choice("pool", self.pool, POOLS)
         validate.choice("objective", self.objective, OBJECTIVES)
+        validate.choice("evaluation_spacing", self.evaluation_spacing, SPACINGS)
+        if self.limit is not None:
+            validate.whole_number("limit", self.limit, at_least=1)
         for name, least in (
             ("prompts_per_step", 1),
             ("rollouts_per_prompt", 2),
@@ -161,6 +175,20 @@ class TrainConfig:
     def most(self) -> int:
         """Most rollouts a prompt."""
         return 4 * self.rollouts_per_prompt if self.upper is None else self.upper
+
+    @property
+    def evaluation_steps(self) -> list[int]:
+        """Steps after which the run is evaluated, from 0 to M.
+
+        >>> TrainConfig(steps=64, num_evaluations=4, evaluation_spacing="doubling").evaluation_steps
+        [0, 23, 32, 45, 64]
+        """
+        if self.evaluation_spacing == "even":
+            step_T = np.linspace(0, self.steps, self.num_evaluations + 1)
+        else:
+            halves_T = np.arange(self.num_evaluations - 1, -1, -1) / 2.0
+            step_T = np.append(0.0, self.steps * 2.0**-halves_T)
+        return sorted(set(np.round(step_T).astype(int).tolist()))
 
     def with_arm(self, arm: str, seed: int) -> TrainConfig:
         """Return the same run with another arm and seed."""

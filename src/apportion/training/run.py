@@ -45,7 +45,12 @@ def start_of(folder: str | os.PathLike[str]) -> TrainConfig:
 
 
 def run(
-    config: TrainConfig, folder: Path, *, resume: bool = False, on_step: OnStep | None = None
+    config: TrainConfig,
+    folder: Path,
+    *,
+    resume: bool = False,
+    until: int | None = None,
+    on_step: OnStep | None = None,
 ) -> dict[str, Any]:
     """Train one arm and summarise the run folder.
 
@@ -53,10 +58,11 @@ def run(
         config: the run.
         folder: run folder; checkpoints go to ``checkpoints`` in it.
         resume: go on from the last whole checkpoint in the folder.
+        until: pause after so many steps of the run, with a checkpoint; to the end if None.
         on_step: called after each step with the number of steps done and a few values.
 
     Returns:
-        The summary, see `apportion.training.summary.summarise`.
+        The summary, see `apportion.training.summary.summarise`; empty for a run that was paused.
 
     Raises:
         InvalidInputError: data, model or reward cannot be used.
@@ -71,7 +77,7 @@ def run(
         task = load_task(config)
         embedding = TextEmbedding().fit([prompt_text(row["prompt"]) for row in task.rows])
         # A run that failed before its first step is begun anew, under the lock.
-        watch = Watch(config, task, folder, lock, on_step, resume=resume or is_there)
+        watch = Watch(config, task, folder, lock, on_step, resume=resume or is_there, until=until)
         trainer = _trainer(watch, embedding)
         checkpoint = last_checkpoint(folder) if resume else None
         with _stop_on_signal() as asked:
@@ -87,6 +93,8 @@ def run(
         (folder / "checkpoints" / "README.md").unlink(missing_ok=True)
     if watch.stopped:
         raise Stopped(f"stopped after step {trainer.state.global_step} of {config.steps}")
+    if watch.paused:
+        return {}
     text_of = task.text_of()
     return summary.summarise(
         folder,

@@ -18,9 +18,9 @@ from apportion.gradient_variance import law_for
 from apportion.predictor import MovingAverage, Predictor, Ridge
 from apportion.run_log import read_config, read_groups, read_lines
 from apportion.state_file import replace_file
-from apportion.training.config import TrainConfig
+from apportion.training.config import K, TrainConfig
 from apportion.training.memorising import memorising
-from apportion.training.task import K, Measured
+from apportion.training.task import Measured
 from apportion.types import Forecast, Outcomes, Prompts
 from apportion.validate import FloatArray, IntArray
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from apportion.errors import InvalidInputError, MissingExtraError, first_line
 from apportion.prompt_key import prompt_key, prompt_text
-from apportion.training.config import TrainConfig
+from apportion.training.config import K, TrainConfig
 from apportion.training.rewards import RewardFunction, load_reward
 from apportion.validate import FloatArray
 
@@ -26,8 +26,6 @@ _RESERVED |= {"trainer_state", "log_extra", "log_metric"}
 _PRIOR_COUNT = 8.0
 """Rollouts that an offline success rate is taken to rest on if the file does not say."""
 _FILE_KINDS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
-K = 8
-"""Rollouts of pass@K and worst@K; also those sampled of each held-out prompt of an own data set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +151,7 @@ def _embedded_task(config: TrainConfig) -> Task:
         prompts, answers = [row["prompt"] for row in rows], [row["answer"] for row in rows]
         return Measured.of_success(exact_success(model, tokenizer, prompts, answers))
 
-    train_rows = rows_of(pool(config.pool))
+    train_rows = rows_of(pool(config.pool))[: config.limit]
     return Task(
         model=str(checkpoint_path()),
         rows=_with_prior(train_rows, config),
@@ -171,7 +169,7 @@ def _own_task(config: TrainConfig) -> Task:
     rows, notes = _load_rows(config)
     held_out = _held_out(rows, config.held_out)
     kept = {row[ID_COLUMN] for row in held_out}
-    train_rows = [row for row in rows if row[ID_COLUMN] not in kept]
+    train_rows = [row for row in rows if row[ID_COLUMN] not in kept][: config.limit]
 
     def measure(model: Any, tokenizer: Any, rows: Sequence[Mapping[str, Any]]) -> Measured:
         from apportion.integrations.sampling import sample_texts

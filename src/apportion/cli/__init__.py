@@ -22,6 +22,7 @@ from apportion.cli.leaderboard import leaderboard_command
 from apportion.cli.plan import plan_command
 from apportion.cli.profile import profile_command
 from apportion.cli.simulate import simulate_command
+from apportion.cli.sweep import sweep_command
 from apportion.cli.train import train_command
 from apportion.errors import ApportionError
 
@@ -70,6 +71,7 @@ app.command("leaderboard")(leaderboard_command)
 app.command("plan")(plan_command)
 app.command("profile")(profile_command)
 app.command("simulate")(simulate_command)
+app.command("sweep")(sweep_command)
 app.command("train")(train_command)
 app.add_typer(embedded_app, name="embedded")
 

@@ -1,0 +1,48 @@
+"""One run of a sweep, made or gone on with: the function that every engine calls."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+from apportion.sweep.sweep import SWEEP_FILE
+from apportion.training.config import TrainConfig
+from apportion.training.processes import reason_of_failure
+
+
+def make(config: dict[str, Any], folder: str, until: int) -> str:
+    """Bring a run to a step, from wherever it stands.
+
+    The embedded model learns in the plain loop, which is several times faster than a trainer;
+    models of yours learn in TRL.
+
+    Args:
+        config: of the run, see `TrainConfig.to_dict`.
+        folder: its run folder; made if need be.
+        until: steps that it should have made in all.
+
+    Returns:
+        Why it failed; empty if it did not.
+    """
+    path, told = Path(folder), TrainConfig.from_dict(config)
+    if not (path.parent / SWEEP_FILE).exists():
+        return (
+            f"{path.parent} is not the folder of the sweep on {socket.gethostname()}. Put --out "
+            "where all machines see the same files."
+        )
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    path.mkdir(exist_ok=True)
+
+    def bring() -> None:
+        if told.is_embedded:
+            from apportion.sweep.embedded_run import run_embedded
+
+            run_embedded(told, path, until=until)
+            return
+        from apportion.training.run import run
+
+        run(told, path, resume=(path / "run.json").exists(), until=until)
+
+    return reason_of_failure(bring, path / "output.txt")

@@ -223,7 +223,7 @@ def sweep_command(
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: runs share the cores
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    from apportion.sweep.sweep import Sweep, start
+    from apportion.sweep.sweep import Sweep, check_task, start
 
     is_own = model is not None or dataset is not None
     usual = _OWN if is_own else _EMBEDDED
@@ -275,6 +275,7 @@ def sweep_command(
     )
     workers = usual.processes if processes is None else processes
     engine = _engine(workers, on_ray=on_ray, address=address, gpus_per_run=gpus_per_run)
+    check_task(sweep)
     _sweep(start(sweep), engine, as_json=as_json)
 
 

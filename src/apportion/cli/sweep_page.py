@@ -24,7 +24,9 @@ def sweep_display(sweep: Sweep, *, quiet: bool) -> Iterator[Callable[[Sequence[J
     most = max(setting.budget for setting in sweep.settings)
     console.print(
         f"{counted(len(sweep.settings), 'run')} of up to {most:,} rollouts, {sweep.budget:,} in "
-        f"all -> {sweep.folder}"
+        f"all -> {sweep.folder}",
+        highlight=False,
+        soft_wrap=True,
     )
     with progress_bars(console) as progress:
         total = progress.add_task("all rollouts", total=None)
@@ -78,13 +80,17 @@ def print_sweep(content: Mapping[str, Any], console: Console) -> None:
         f"{content['rollouts']:,} rollouts in all. Mean and standard deviation over seeds, each at "
         "its last evaluation.",
         highlight=False,
+        soft_wrap=True,
     )
     folder = content["folder"]
-    console.print(f"Curves, frontier and law: apportion fit {folder}", highlight=False)
+    console.print(
+        f"Curves, frontier and law: apportion fit {folder}", highlight=False, soft_wrap=True
+    )
     most = max(run["rollouts"] for run in content["runs"])
     console.print(
         f"A plan, for example ten times as far: apportion plan {folder} --budget {10 * most:.2g}",
         highlight=False,
+        soft_wrap=True,
     )
 
 

@@ -149,6 +149,28 @@ def start(sweep: Sweep) -> Sweep:
     return sweep
 
 
+def check_task(sweep: Sweep) -> None:
+    """Raise before hours are spent if the data or the reward is of no use, or nothing judges.
+
+    Raises:
+        InvalidInputError: says why.
+    """
+    from apportion.training.task import load_task
+
+    task = load_task(sweep.config_of(sweep.settings[0]))
+    if HELD_OUT not in task.evaluation:
+        raise InvalidInputError(
+            f"--held-out is {sweep.base.held_out} and at most a fifth of {len(task.rows)} prompts "
+            "is kept, so no prompt is left to judge the runs by. Keep some, or give more data."
+        )
+    most = max(setting.prompts_per_step for setting in sweep.settings)
+    if most > len(task.rows):
+        raise InvalidInputError(
+            f"A run has {most} prompts a step, but there are {len(task.rows)} to train on. Lower "
+            "--prompts-per-step."
+        )
+
+
 def load(folder: Path) -> Sweep:
     """Read what `start` wrote.
 

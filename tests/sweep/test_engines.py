@@ -10,8 +10,11 @@ from apportion.embedded.model import checkpoint_path
 from apportion.embedded.pools import pool
 from apportion.readers.runs import read_runs
 from apportion.run_log import read_groups
+from apportion.sweep.adaptive import Goal, sweep_adaptively
+from apportion.sweep.embedded_run import run_embedded
 from apportion.sweep.make import make
 from apportion.sweep.on_ray import run_on_ray
+from apportion.sweep.result import described
 from apportion.sweep.settings import RateRule, grid
 from apportion.sweep.sweep import Sweep, start
 from apportion.training import run as running
@@ -23,7 +26,7 @@ FLAGS += ["--seeds", "1", "--evaluations", "3", "--limit", "40"]
 
 
 def sweep_in(folder, sizes=(2, 4)):
-    rule = RateRule(learning_rate=2e-4, tuned_at=256, rule="sqrt")
+    rule = RateRule(learning_rate=5e-5, tuned_at=256, rule="sqrt")
     settings = grid(
         rollouts_per_prompt=sizes,
         prompts_per_step=[4],
@@ -104,6 +107,57 @@ def test_runs_of_a_sweep_are_read_as_they_were_set(local):
         assert run.num_prompts == 40
 
 
+def test_an_adaptive_sweep_stops_within_its_share_and_goes_on_as_it_was(tmp_path):
+    rule = RateRule(learning_rate=5e-5, tuned_at=256, rule="sqrt")
+    settings = grid(
+        rollouts_per_prompt=[2, 4],
+        prompts_per_step=[4],
+        rates=[rule],
+        allocators=["uniform"],
+        seeds=[0, 1],
+        budget=960,
+    )
+    base = TrainConfig(arm="uniform", limit=40, num_evaluations=9, evaluation_spacing="doubling")
+    goal = Goal(target=9600.0, share=0.5, num_at_once=2)
+
+    def here(jobs, on_poll):
+        for job in jobs:
+            if not job.is_done:
+                run_embedded(job.config, job.folder, until=job.until)
+        on_poll(jobs)
+        return {}
+
+    def swept(folder, engine):
+        sweep = start(Sweep(base=base, settings=tuple(settings), folder=folder))
+        made = []
+        last, failures = sweep_adaptively(
+            sweep, goal, engine, on_poll=lambda jobs: None, on_decision=made.append
+        )
+        assert failures == {}
+        return sweep, last, made
+
+    sweep, last, made = swept(tmp_path / "whole", here)
+    content = described(sweep, {}, last)
+    assert last.stop
+    assert 0 < content["rollouts"] <= 0.5 * content["grid_rollouts"]
+    assert content["adaptive"]["share_of_grid"] == content["rollouts"] / content["grid_rollouts"]
+    assert {one.candidate.rollouts_per_prompt for one in made[0].extensions} == {2, 4}
+
+    class KilledError(Exception):
+        pass
+
+    def killed(jobs, on_poll):
+        here(jobs[:1], on_poll)
+        raise KilledError
+
+    for _ in range(2):
+        with pytest.raises(KilledError):
+            swept(tmp_path / "torn", killed)
+    again, end, _ = swept(tmp_path / "torn", here)
+    assert left_by(again.folder) == left_by(sweep.folder)
+    assert end == last
+
+
 def test_a_folder_that_a_machine_does_not_see_is_told(tmp_path):
     job = replace(sweep_in(tmp_path / "sweep").jobs[0], folder=tmp_path / "elsewhere" / "run")
     assert "where all machines see the same files" in make(*job.arguments)
@@ -165,6 +219,12 @@ def test_your_own_model_is_swept_and_its_runs_go_on(tmp_path):
         (["--budget", "1e5", "--model", "x"], "without --dataset"),
         (["--budget", "1e5", "--prompts-per-step", "0"], "prompts_per_step is 0"),
         (["--list", "none.csv"], "cannot be read"),
+        (["--budget", "1e5", "--target", "1e6"], "with --adaptive alone"),
+        (["--budget", "1e5", "--adaptive", "--share", "2"], "--share 2"),
+        (
+            ["--budget", "1e5", "--adaptive", "--allocator", "uniform,adaptive"],
+            "cannot compare allocators",
+        ),
     ],
 )
 def test_mistakes_cost_nothing(monkeypatch, capsys, tmp_path, arguments, says):

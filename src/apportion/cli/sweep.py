@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
-from itertools import product
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from apportion import validate
-from apportion.cli.lists import names, numbers, wholes
+from apportion.cli.lists import names
+from apportion.cli.sweep_parts import (
+    AHEAD,
+    ALLOCATORS,
+    EMBEDDED,
+    OWN,
+    PROMPTS,
+    QUICK_BUDGET,
+    QUICK_SIZES,
+    SHARE,
+    SIZES,
+    engine_of,
+    goal_of,
+    grid_of,
+    rates_of,
+)
 from apportion.cli.task_options import (
     DEFAULTS,
     AnswerColumnFlag,
@@ -30,54 +42,15 @@ from apportion.cli.task_options import (
     RewardHighFlag,
     RewardLowFlag,
 )
-from apportion.errors import InvalidInputError
 from apportion.run_log import lock_folder
-from apportion.training.config import (
-    EMBEDDED_LEARNING_RATE,
-    ESTIMATORS,
-    OWN_LEARNING_RATE,
-    OWN_MAX_TOKENS,
-    TrainConfig,
-)
+from apportion.training.config import ESTIMATORS, TrainConfig
 
 if TYPE_CHECKING:
-    from apportion.sweep.settings import RateRule, Setting
+    from apportion.sweep.adaptive import Goal
     from apportion.sweep.sweep import Job, Sweep
 
-_GRID, _LEARNING, _ENGINE, _SWEEP = "Grid", "Learning", "Engine", "Sweep"
-_SIZES, _PROMPTS = "4,16,64", "16"
-_QUICK_SIZES, _QUICK_BUDGET = "4,8,16,32,64", 20_480
-_ALLOCATORS = ("uniform", "adaptive")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Usual:
-    """What is taken where a flag is left out."""
-
-    learning_rate: float
-    tuned_at: int
-    evaluations: int
-    max_tokens: int
-    micro_batch: int | None
-    processes: int
-
-
-_EMBEDDED = _Usual(
-    learning_rate=EMBEDDED_LEARNING_RATE,
-    tuned_at=256,
-    evaluations=13,
-    max_tokens=DEFAULTS.max_tokens,
-    micro_batch=None,
-    processes=os.cpu_count() or 1,
-)
-_OWN = _Usual(
-    learning_rate=OWN_LEARNING_RATE,
-    tuned_at=1024,
-    evaluations=9,
-    max_tokens=OWN_MAX_TOKENS,
-    micro_batch=8,
-    processes=1,
-)
+_GRID, _ADAPTIVE, _LEARNING = "Grid", "Adaptive sweep", "Learning"
+_ENGINE, _SWEEP = "Engine", "Sweep"
 
 
 def sweep_command(
@@ -99,23 +72,23 @@ def sweep_command(
     ] = None,
     rollouts_per_prompt: Annotated[
         str, typer.Option(help="Sizes n.", rich_help_panel=_GRID)
-    ] = _SIZES,
+    ] = SIZES,
     prompts_per_step: Annotated[
         str, typer.Option(help="Sizes B_p.", rich_help_panel=_GRID)
-    ] = _PROMPTS,
+    ] = PROMPTS,
     learning_rate: Annotated[
         str | None,
         typer.Option(
-            help=f"Rates at --tuned-at rollouts a step; {_EMBEDDED.learning_rate:g} for the "
-            f"embedded model, else {_OWN.learning_rate:g}.",
+            help=f"Rates at --tuned-at rollouts a step; {EMBEDDED.learning_rate:g} for the "
+            f"embedded model, else {OWN.learning_rate:g}.",
             rich_help_panel=_GRID,
         ),
     ] = None,
     tuned_at: Annotated[
         int | None,
         typer.Option(
-            help=f"Rollouts of a step that those rates are for; {_EMBEDDED.tuned_at} for the "
-            f"embedded model, else {_OWN.tuned_at:,}.",
+            help=f"Rollouts of a step that those rates are for; {EMBEDDED.tuned_at} for the "
+            f"embedded model, else {OWN.tuned_at:,}.",
             rich_help_panel=_GRID,
         ),
     ] = None,
@@ -127,7 +100,7 @@ def sweep_command(
         ),
     ] = "sqrt",
     allocator: Annotated[
-        str, typer.Option(help=f"{', '.join(_ALLOCATORS)}.", rich_help_panel=_GRID)
+        str, typer.Option(help=f"{', '.join(ALLOCATORS)}.", rich_help_panel=_GRID)
     ] = "uniform",
     seeds: Annotated[
         int, typer.Option(help="Seeds of each setting, counted from --seed.", rich_help_panel=_GRID)
@@ -147,11 +120,35 @@ def sweep_command(
         bool,
         typer.Option(
             "--quick",
-            help=f"n = {_QUICK_SIZES}, {_QUICK_BUDGET:,} rollouts each: two minutes on two cores "
+            help=f"n = {QUICK_SIZES}, {QUICK_BUDGET:,} rollouts each: two minutes on two cores "
             "with the embedded model.",
             rich_help_panel=_GRID,
         ),
     ] = False,
+    adaptive: Annotated[
+        bool,
+        typer.Option(
+            "--adaptive",
+            help="Do not take every run to its end: lengthen those on which the plan hangs, and "
+            "stop when it is clear.",
+            rich_help_panel=_ADAPTIVE,
+        ),
+    ] = False,
+    target: Annotated[
+        float | None,
+        typer.Option(
+            help=f"With --adaptive: rollouts of the run to plan; {AHEAD} times --budget.",
+            rich_help_panel=_ADAPTIVE,
+        ),
+    ] = None,
+    share: Annotated[
+        float | None,
+        typer.Option(
+            help="With --adaptive: of the rollouts of all runs, what may be spent; "
+            f"{SHARE:g} if left out.",
+            rich_help_panel=_ADAPTIVE,
+        ),
+    ] = None,
     estimator: Annotated[
         str, typer.Option(help=f"Advantage: {', '.join(ESTIMATORS)}.", rich_help_panel=_LEARNING)
     ] = DEFAULTS.estimator,
@@ -166,7 +163,7 @@ def sweep_command(
         int | None,
         typer.Option(
             help="Completions in one backward pass at most (memory); all for the embedded model, "
-            f"else {_OWN.micro_batch}.",
+            f"else {OWN.micro_batch}.",
             rich_help_panel=_LEARNING,
         ),
     ] = None,
@@ -174,7 +171,7 @@ def sweep_command(
         int | None,
         typer.Option(
             help="Of each run after the first, two for each doubling of compute; "
-            f"{_EMBEDDED.evaluations} for the embedded model, else {_OWN.evaluations}.",
+            f"{EMBEDDED.evaluations} for the embedded model, else {OWN.evaluations}.",
             rich_help_panel=_LEARNING,
         ),
     ] = None,
@@ -226,7 +223,7 @@ def sweep_command(
     from apportion.sweep.sweep import Sweep, check_task, start
 
     is_own = model is not None or dataset is not None
-    usual = _OWN if is_own else _EMBEDDED
+    usual = OWN if is_own else EMBEDDED
     base = TrainConfig(
         arm="uniform",
         model=model,
@@ -247,19 +244,19 @@ def sweep_command(
         num_evaluations=usual.evaluations if evaluations is None else evaluations,
         evaluation_spacing="doubling",
     )
-    rates = _rates(
+    rates = rates_of(
         learning_rate, usual.tuned_at if tuned_at is None else tuned_at, rate_rule, usual
     )
     first_to_last = range(seed, seed + validate.whole_number("--seeds", seeds, at_least=1))
     whole = None if budget is None else int(validate.number("--budget", budget))
     if runs is None:
-        settings = _grid(
-            _QUICK_SIZES if quick else rollouts_per_prompt,
+        settings = grid_of(
+            QUICK_SIZES if quick else rollouts_per_prompt,
             prompts_per_step,
             rates,
             allocator,
             first_to_last,
-            _QUICK_BUDGET if quick and whole is None else whole,
+            QUICK_BUDGET if quick and whole is None else whole,
         )
     else:
         from apportion.sweep.listed import read_list
@@ -274,84 +271,36 @@ def sweep_command(
         micro_batch=usual.micro_batch if micro_batch is None else micro_batch,
     )
     workers = usual.processes if processes is None else processes
-    engine = _engine(workers, on_ray=on_ray, address=address, gpus_per_run=gpus_per_run)
+    engine = engine_of(workers, on_ray=on_ray, address=address, gpus_per_run=gpus_per_run)
+    goal = goal_of(target, share, settings, is_adaptive=adaptive, workers=workers)
     check_task(sweep)
-    _sweep(start(sweep), engine, as_json=as_json)
+    _sweep(start(sweep), goal, engine, as_json=as_json)
 
 
-def _rates(text: str | None, tuned_at: int, rules: str, usual: _Usual) -> list[RateRule]:
-    from apportion.sweep.settings import RateRule
-
-    batch = validate.whole_number("--tuned-at", tuned_at, at_least=1)
-    rates = (
-        (usual.learning_rate,) if text is None else numbers("--learning-rate", text, "1e-6,2e-6")
-    )
-    return [
-        RateRule(learning_rate=rate, tuned_at=batch, rule=rule)
-        for rate, rule in product(rates, names(rules))
-    ]
-
-
-def _grid(
-    sizes: str,
-    prompts: str,
-    rates: Sequence[RateRule],
-    allocators: str,
-    seeds: Sequence[int],
-    budget: int | None,
-) -> list[Setting]:
-    from apportion.sweep.settings import grid
-
-    if budget is None:
-        raise InvalidInputError(
-            "How far should each run go? Give --budget, the rollouts of each, e.g. --budget 1e5; "
-            "or --quick for a first look at the embedded model."
-        )
-    for arm in names(allocators):
-        validate.choice("--allocator", arm, _ALLOCATORS)
-    return grid(
-        rollouts_per_prompt=wholes("--rollouts-per-prompt", sizes, _SIZES),
-        prompts_per_step=wholes("--prompts-per-step", prompts, _PROMPTS),
-        rates=rates,
-        allocators=names(allocators),
-        seeds=seeds,
-        budget=budget,
-    )
-
-
-def _engine(
-    workers: int, *, on_ray: bool, address: str | None, gpus_per_run: float
-) -> Callable[..., dict[Job, str]]:
-    """Return what makes the runs of a list: processes here, or Ray."""
-    from apportion.sweep.make import make
-    from apportion.training.processes import run_all
-
-    validate.whole_number("--processes", workers, at_least=1)
-    if not on_ray:
-        if address is not None or gpus_per_run:
-            raise InvalidInputError("--address and --gpus-per-run are read with --ray alone.")
-        return partial(run_all, make=make, num_processes=workers)
-    from apportion.sweep.on_ray import run_on_ray
-
-    return partial(run_on_ray, address=address, num_processes=workers, gpus_per_run=gpus_per_run)
-
-
-def _sweep(sweep: Sweep, engine: Callable[..., dict[Job, str]], *, as_json: bool) -> None:
+def _sweep(
+    sweep: Sweep, goal: Goal | None, engine: Callable[..., dict[Job, str]], *, as_json: bool
+) -> None:
     """Make the runs that are missing, and show what all have reached."""
     from rich.console import Console
 
     from apportion.cli.sweep_page import print_sweep, sweep_display
+    from apportion.sweep.adaptive import sweep_adaptively
     from apportion.sweep.result import described
 
     try:
-        with lock_folder(sweep.folder), sweep_display(sweep, quiet=as_json) as on_poll:
-            failures = engine(sweep.jobs, on_poll=on_poll)
+        with lock_folder(sweep.folder), sweep_display(sweep, quiet=as_json) as display:
+            if goal is None:
+                last, failures = None, engine(sweep.jobs, on_poll=display.poll)
+            else:
+                last, failures = sweep_adaptively(
+                    sweep, goal, engine, on_poll=display.poll, on_decision=display.decide
+                )
     except KeyboardInterrupt:
         typer.echo("Stopped. The same command goes on.", err=True)
         raise typer.Exit(130) from None
     for job, reason in failures.items():
         typer.echo(f"apportion: {job.name} failed: {reason}", err=True)
-    content = described(sweep, failures)
+    content = described(sweep, failures, last)
     if as_json:
         print(json.dumps(content))
     else:

@@ -3,23 +3,67 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import TaskID
+from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from apportion.cli.progress import progress_bars
+from apportion.plan.adaptive_sweep import Decision
 from apportion.sweep.sweep import Job, Sweep
 from apportion.words import counted
 
 
+class SweepDisplay:
+    """Shows the runs that are under way, those that end, and what is decided between."""
+
+    def __init__(self, sweep: Sweep, console: Console, bars: Progress) -> None:
+        self._console, self._bars = console, bars
+        self._budget = sweep.budget
+        self._total = bars.add_task("all rollouts", total=None)
+        self._bar: dict[Job, TaskID] = {}
+        self._done = {job for job in sweep.jobs if job.is_done}
+        if self._done:
+            self._print(f"{counted(len(self._done), 'run')} done before.")
+
+    def poll(self, jobs: Sequence[Job]) -> None:
+        """Show how far the runs of an engine are."""
+        spent = 0
+        for job in jobs:
+            num = job.until if job in self._done else min(job.num_steps, job.until)
+            spent += num * job.setting.batch
+            if job in self._done:
+                continue
+            if job.is_done:
+                self._done.add(job)
+                self._print(f"finished {job.name}, {job.until:,} steps")
+                if job in self._bar:
+                    self._bars.remove_task(self._bar.pop(job))
+            elif num:
+                if job not in self._bar:
+                    self._bar[job] = self._bars.add_task(job.name, total=job.until)
+                self._bars.update(self._bar[job], completed=num)
+        whole = sum(job.until * job.setting.batch for job in jobs)
+        self._bars.update(self._total, completed=spent, total=whole)
+
+    def decide(self, decision: Decision) -> None:
+        """Say what an adaptive sweep runs next, and why."""
+        share = f"{decision.spent / self._budget:.0%} of the grid spent"
+        for one in decision.extensions:
+            label = f"n = {one.candidate.rollouts_per_prompt}, seed {one.candidate.seed}"
+            self._print(f"{share}: {label} to {one.until:,} rollouts: {one.why}")
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, highlight=False, soft_wrap=True)
+
+
 @contextmanager
-def sweep_display(sweep: Sweep, *, quiet: bool) -> Iterator[Callable[[Sequence[Job]], None]]:
-    """Show the runs of a sweep; yields what an engine calls now and then."""
+def sweep_display(sweep: Sweep, *, quiet: bool) -> Iterator[SweepDisplay]:
+    """Show a sweep on standard error."""
     console = Console(stderr=True, quiet=quiet)
     most = max(setting.budget for setting in sweep.settings)
     console.print(
@@ -28,33 +72,8 @@ def sweep_display(sweep: Sweep, *, quiet: bool) -> Iterator[Callable[[Sequence[J
         highlight=False,
         soft_wrap=True,
     )
-    with progress_bars(console) as progress:
-        total = progress.add_task("all rollouts", total=None)
-        bar: dict[Job, TaskID] = {}
-        done = {job for job in sweep.jobs if job.is_done}
-        if done:
-            console.print(f"{counted(len(done), 'run')} done before.", highlight=False)
-
-        def on_poll(jobs: Sequence[Job]) -> None:
-            spent = 0
-            for job in jobs:
-                num = job.until if job in done else job.num_steps
-                spent += min(num, job.until) * job.setting.batch
-                if job in done:
-                    continue
-                if job.is_done:
-                    done.add(job)
-                    console.print(f"finished {job.name}, {job.until:,} steps", highlight=False)
-                    if job in bar:
-                        progress.remove_task(bar.pop(job))
-                elif num:
-                    if job not in bar:
-                        bar[job] = progress.add_task(job.name, total=job.until)
-                    progress.update(bar[job], completed=num)
-            whole = sum(job.until * job.setting.batch for job in jobs)
-            progress.update(total, completed=spent, total=whole)
-
-        yield on_poll
+    with progress_bars(console) as bars:
+        yield SweepDisplay(sweep, console, bars)
 
 
 def print_sweep(content: Mapping[str, Any], console: Console) -> None:
@@ -65,13 +84,15 @@ def print_sweep(content: Mapping[str, Any], console: Console) -> None:
     for setting, runs in _by_setting(content["runs"]).items():
         n, prompts, rate, allocator = setting
         reward_S = np.array([run["reward"] for run in runs if run["reward"] is not None])
-        spent_S = [run["rollouts"] for run in runs]
+        spent_S = [run["rollouts"] for run in runs if run["rollouts"]]
+        if not spent_S:
+            continue
         table.add_row(
             str(n),
             str(prompts),
             f"{rate:g}",
             allocator,
-            str(len(runs)),
+            str(len(spent_S)),
             f"{min(spent_S):,}" + ("" if min(spent_S) == max(spent_S) else f" to {max(spent_S):,}"),
             _shown(reward_S),
         )
@@ -82,6 +103,7 @@ def print_sweep(content: Mapping[str, Any], console: Console) -> None:
         highlight=False,
         soft_wrap=True,
     )
+    _print_outlook(content["adaptive"], console)
     folder = content["folder"]
     console.print(
         f"Curves, frontier and law: apportion fit {folder}", highlight=False, soft_wrap=True
@@ -92,6 +114,14 @@ def print_sweep(content: Mapping[str, Any], console: Console) -> None:
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _print_outlook(adaptive: Mapping[str, Any] | None, console: Console) -> None:
+    """Print what an adaptive sweep saved, and what it risks."""
+    if adaptive is None:
+        return
+    said = [f"{adaptive['share_of_grid']:.0%} of the grid's rollouts were spent.", adaptive["stop"]]
+    console.print(" ".join(said), highlight=False, soft_wrap=True)
 
 
 def _by_setting(runs: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], list[Any]]:

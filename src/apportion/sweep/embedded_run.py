@@ -27,9 +27,9 @@ POOL = "pool"
 def run_embedded(config: TrainConfig, folder: Path, *, until: int) -> None:
     """Bring a run to a step, from its last saved state if it has one.
 
-    Held-out problems are evaluated at every evaluation, the pool at the start and at the end. The
-    state is saved at every evaluation and every 20 seconds; a run that was killed goes on from it
-    and leaves the same lines as one that was not.
+    Held-out problems are evaluated at every evaluation and where the run pauses, the pool at the
+    start and at the end. The state is saved at every evaluation and every 20 seconds; a run that
+    was killed goes on from it and leaves the same lines as one that was not.
 
     Args:
         config: the run, of the embedded model.
@@ -121,7 +121,7 @@ class _Folder:
 
 
 def _go_on(folder: _Folder, loop: Any, until: int) -> None:
-    due = set(folder.config.evaluation_steps)
+    due = {*folder.config.evaluation_steps, until}
     if loop.number == 0:
         folder.evaluate(0, 0)
     while loop.number < until and not loop.is_over:

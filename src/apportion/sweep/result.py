@@ -6,11 +6,15 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from apportion.plan.adaptive_sweep import Decision
 from apportion.run_log import read_lines
+from apportion.sweep.adaptive import outlook
 from apportion.sweep.sweep import HELD_OUT, Job, Sweep
 
 
-def described(sweep: Sweep, failures: Mapping[Job, str]) -> dict[str, Any]:
+def described(
+    sweep: Sweep, failures: Mapping[Job, str], last: Decision | None = None
+) -> dict[str, Any]:
     """Return the sweep as plain values.
 
     - ``folder``: of the sweep
@@ -18,6 +22,9 @@ def described(sweep: Sweep, failures: Mapping[Job, str]) -> dict[str, Any]:
     - ``runs``: of each its setting, ``steps`` and ``rollouts`` so far, held-out ``reward`` at its
       last evaluation (null before the first) and ``is_done``
     - ``failures``: reason by name of the run
+    - ``adaptive``: null for a grid; else ``stop`` (why it ended), ``share_of_grid`` (spent),
+      ``expected_regret`` and ``evaluation_error`` (in reward; null before a forecast), and
+      ``chance_to_be_best`` of each setting
     """
     runs = [_run(job) for job in sweep.jobs]
     return {
@@ -26,6 +33,7 @@ def described(sweep: Sweep, failures: Mapping[Job, str]) -> dict[str, Any]:
         "grid_rollouts": sweep.budget,
         "runs": runs,
         "failures": {job.name: reason for job, reason in failures.items()},
+        "adaptive": None if last is None else outlook(last, sweep),
     }
 
 

@@ -58,7 +58,7 @@ def run(
         config: the run.
         folder: run folder; checkpoints go to ``checkpoints`` in it.
         resume: go on from the last whole checkpoint in the folder.
-        until: pause after so many steps of the run, with a checkpoint; to the end if None.
+        until: pause after so many steps, with an evaluation and a checkpoint; to the end if None.
         on_step: called after each step with the number of steps done and a few values.
 
     Returns:

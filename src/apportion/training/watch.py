@@ -50,7 +50,7 @@ class Watch:
         self._row_of = {row[ID_COLUMN]: row for row in task.rows}
         self._success_of: dict[str, float] = {}
         self._started = 0.0
-        self._due = set(config.evaluation_steps)
+        self._due = {*config.evaluation_steps, self._until}
 
     @property
     def notes(self) -> list[str]:

@@ -15,8 +15,8 @@ from apportion.training.processes import reason_of_failure
 def make(config: dict[str, Any], folder: str, until: int) -> str:
     """Bring a run to a step, from wherever it stands.
 
-    The embedded model learns in the plain loop, which is several times faster than a trainer;
-    models of yours learn in TRL.
+    The embedded model learns in the plain loop, which is several times faster than a trainer but
+    has neither KL nor entropy term; with these, and for models of yours, TRL is used.
 
     Args:
         config: of the run, see `TrainConfig.to_dict`.
@@ -36,7 +36,7 @@ def make(config: dict[str, Any], folder: str, until: int) -> str:
     path.mkdir(exist_ok=True)
 
     def bring() -> None:
-        if told.is_embedded:
+        if learns_in_plain_loop(told):
             from apportion.sweep.embedded_run import run_embedded
 
             run_embedded(told, path, until=until)
@@ -46,3 +46,12 @@ def make(config: dict[str, Any], folder: str, until: int) -> str:
         run(told, path, resume=(path / "run.json").exists(), until=until)
 
     return reason_of_failure(bring, path / "output.txt")
+
+
+def learns_in_plain_loop(config: TrainConfig) -> bool:
+    """Return whether the plain loop does all that a run asks for.
+
+    >>> learns_in_plain_loop(TrainConfig()), learns_in_plain_loop(TrainConfig(kl=0.01))
+    (True, False)
+    """
+    return config.is_embedded and not config.kl and not config.entropy

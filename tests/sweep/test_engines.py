@@ -235,6 +235,23 @@ def test_mistakes_cost_nothing(monkeypatch, capsys, tmp_path, arguments, says):
     assert not (tmp_path / "sweep").exists()
 
 
+def test_a_model_that_is_nowhere_fails_run_by_run_in_words(tmp_path):
+    data = tmp_path / "data.jsonl"
+    rows = [json.dumps({"prompt": f"{i}+1=", "answer": str(i + 1)}) for i in range(40)]
+    data.write_text("\n".join(rows) + "\n")
+    flags = ["--model", str(tmp_path / "none"), "--dataset", str(data), "--budget", "1000"]
+    flags += ["--rollouts-per-prompt", "4", "--prompts-per-step", "8", "--seeds", "1"]
+    found = subprocess.run(
+        [sys.executable, "-m", "apportion", "sweep", *flags, "--out", str(tmp_path / "sweep")],
+        capture_output=True,
+        text=True,
+    )
+    assert found.returncode == 1
+    assert "cannot be loaded" in found.stderr
+    assert "Traceback" not in found.stderr
+    assert found.stdout == "No run has made a step.\n"
+
+
 def test_nothing_is_swept_where_nothing_would_judge(monkeypatch, capsys, tmp_path):
     data = tmp_path / "data.jsonl"
     data.write_text('{"prompt": "1+1=", "answer": "2"}\n')

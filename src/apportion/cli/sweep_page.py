@@ -78,6 +78,9 @@ def sweep_display(sweep: Sweep, *, quiet: bool) -> Iterator[SweepDisplay]:
 
 def print_sweep(content: Mapping[str, Any], console: Console) -> None:
     """Print what every setting has reached, and what to do with it."""
+    if not content["rollouts"]:
+        console.print("No run has made a step.")
+        return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("n", "B_p", "rate", "allocator", "seeds", "rollouts each", "held-out reward"):
         table.add_column(name, justify="left" if name == "allocator" else "right")

@@ -8,6 +8,7 @@ from cli_helpers import call
 
 from apportion.embedded.model import checkpoint_path
 from apportion.embedded.pools import pool
+from apportion.errors import InvalidInputError
 from apportion.readers.runs import read_runs
 from apportion.run_log import read_groups
 from apportion.sweep.adaptive import Goal, sweep_adaptively
@@ -218,6 +219,8 @@ def test_your_own_model_is_swept_and_its_runs_go_on(tmp_path):
         (["--budget", "1e5", "--processes", "0"], "--processes is 0"),
         (["--budget", "1e5", "--model", "x"], "without --dataset"),
         (["--budget", "1e5", "--prompts-per-step", "0"], "prompts_per_step is 0"),
+        (["--budget", "1e5", "--learning-rate", "1e-4,nan"], "every rate must be above 0"),
+        (["--budget", "1e5", "--learning-rate", "0"], "every rate must be above 0"),
         (["--list", "none.csv"], "cannot be read"),
         (["--budget", "1e5", "--target", "1e6"], "with --adaptive alone"),
         (["--budget", "1e5", "--adaptive", "--share", "2"], "--share 2"),
@@ -233,6 +236,13 @@ def test_mistakes_cost_nothing(monkeypatch, capsys, tmp_path, arguments, says):
     assert says in error
     assert shown == ""
     assert not (tmp_path / "sweep").exists()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "127.0.0.1:99999"])
+def test_a_cluster_that_does_not_answer_is_told_at_once(tmp_path, address):
+    sweep = sweep_in(tmp_path / "sweep")
+    with pytest.raises(InvalidInputError, match="No Ray cluster answers"):
+        run_on_ray(sweep.jobs, address=address, num_processes=1, gpus_per_run=0.0, on_poll=print)
 
 
 def test_a_model_that_is_nowhere_fails_run_by_run_in_words(tmp_path):

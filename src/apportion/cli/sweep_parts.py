@@ -69,6 +69,8 @@ def rates_of(text: str | None, tuned_at: int, rules: str, usual: Usual) -> list[
     rates = (
         (usual.learning_rate,) if text is None else numbers("--learning-rate", text, "1e-6,2e-6")
     )
+    if not all(0.0 < rate < float("inf") for rate in rates):
+        raise InvalidInputError(f"--learning-rate is {text}, but every rate must be above 0.")
     return [
         RateRule(learning_rate=rate, tuned_at=batch, rule=rule)
         for rate, rule in product(rates, names(rules))

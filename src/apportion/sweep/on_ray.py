@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,6 +10,8 @@ from apportion.errors import InvalidInputError, MissingExtraError, first_line
 from apportion.sweep.make import make
 from apportion.sweep.sweep import Job
 from apportion.training.processes import DIED, POLL_SECONDS
+
+_ANSWER_SECONDS = 10.0
 
 
 def run_on_ray(
@@ -53,6 +56,7 @@ def run_on_ray(
 
 
 def _connect(ray: Any, address: str | None, num_processes: int) -> None:
+    _check_answers(address)
     local = {"num_cpus": num_processes, "include_dashboard": False}
     try:
         ray.init(
@@ -65,6 +69,20 @@ def _connect(ray: Any, address: str | None, num_processes: int) -> None:
         raise InvalidInputError(
             f"Ray cannot be reached at {address or 'this machine'}: {first_line(error)} Give the "
             "--address of a running cluster, or leave it out."
+        ) from error
+
+
+def _check_answers(address: str | None) -> None:
+    """Raise if nobody listens at ``host:port``: Ray itself would go on trying for minutes."""
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=_ANSWER_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise InvalidInputError(
+            f"No Ray cluster answers at {address}: {first_line(error)}. Give the --address of a "
+            "running one, or leave it out."
         ) from error
 
 

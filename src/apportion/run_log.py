@@ -271,6 +271,14 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def num_logged_steps(folder: Path) -> int:
+    """Return how many steps a run has logged; cheap enough to be asked again and again."""
+    try:
+        return (folder / "steps.jsonl").read_bytes().count(b"\n")
+    except OSError:
+        return 0
+
+
 def read_groups(folder: str | os.PathLike[str]) -> pl.DataFrame:
     """Read all groups of a run, from its parts and from the lines after them, in step order."""
     import polars as pl

@@ -10,11 +10,10 @@ from apportion.sweep.sweep import (
     SWEEP_FILE,
     Sweep,
     evaluated_steps,
-    fitting_micro_batch,
     load,
     start,
 )
-from apportion.training.config import TrainConfig
+from apportion.training.config import TrainConfig, fitting_micro_batch
 
 BASE = TrainConfig(arm="uniform", evaluation_spacing="doubling")
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from apportion import validate
+from apportion.cli.lists import names
 from apportion.errors import InvalidInputError, MissingExtraError
 from apportion.run_log import lock_folder
 from apportion.state_file import replace_file
@@ -67,10 +68,10 @@ def leaderboard_command(
     except ImportError as error:
         raise MissingExtraError(error.name or "torch", "train") from error
     board = Board(
-        arms=(*(ARMS if arms is None else _names(arms)), *(rule or ())),
-        pools=_names(pools),
-        group_sizes=tuple(_whole(text) for text in _names(rollouts_per_prompt)),
-        schedules=_names(schedules),
+        arms=(*(ARMS if arms is None else names(arms)), *(rule or ())),
+        pools=names(pools),
+        group_sizes=tuple(_whole(text) for text in names(rollouts_per_prompt)),
+        schedules=names(schedules),
         seeds=seeds,
         budget=budget,
         out=out,
@@ -109,10 +110,6 @@ def _run(board: Board, num_processes: int) -> None:
     except KeyboardInterrupt:
         typer.echo(f"Stopped. The same command goes on from the records in {board.out}.", err=True)
         raise typer.Exit(130) from None
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
 def _whole(text: str) -> int:

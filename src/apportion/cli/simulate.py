@@ -13,6 +13,7 @@ import numpy as np
 import typer
 
 from apportion import validate
+from apportion.cli.lists import wholes
 from apportion.cli.simulate_files import check_out, curves_csv, profile_at
 from apportion.errors import InvalidInputError
 from apportion.state_file import replace_file
@@ -104,7 +105,7 @@ def simulate_command(
     """
     from apportion.simulation import Population, Training
 
-    sizes = _sizes(rollouts_per_prompt)
+    sizes = list(wholes("--rollouts-per-prompt", rollouts_per_prompt, "8,32,128"))
     size = None if evaluation is None else _evaluation(evaluation)
     num_seeds = validate.whole_number("seeds", seeds, at_least=1)
     validate.choice("allocator", allocator, ["uniform", "adaptive"])
@@ -271,18 +272,6 @@ def _verdict(rows: Sequence[Mapping[str, Any]]) -> str:
     enough = min(n for n in mean if mean[n] > mean[best] - _TIE)
     also = "" if enough == best else f"; n = {enough} is within {_TIE:g} of it"
     return f"n = {best} reached most, {mean[best]:.3f}{also}. best@4, worst@4: highest of the run."
-
-
-def _sizes(text: str) -> list[int]:
-    try:
-        sizes = [int(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        sizes = []
-    if not sizes:
-        raise InvalidInputError(
-            f"--rollouts-per-prompt is {text!r}, but must be whole numbers, as in 8,32,128."
-        )
-    return list(dict.fromkeys(sizes))
 
 
 def _evaluation(text: str) -> tuple[int, int]:

@@ -43,6 +43,7 @@ from apportion.training.config import (
     OWN_MAX_TOKENS,
     K,
     TrainConfig,
+    fitting_micro_batch,
 )
 
 _OWN_MICRO_BATCH = 8
@@ -237,7 +238,7 @@ def train_command(
         seed=seed,
     )
     if micro_batch is None and is_own:
-        micro_batch = _fitting_micro_batch(config)
+        micro_batch = fitting_micro_batch(_OWN_MICRO_BATCH, config.budget_per_step)
     config = replace(config, micro_batch=micro_batch)
     folder = out or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
     names = (arm if compare is None else compare).split(",")
@@ -341,9 +342,3 @@ def _folder_to_resume(out: Path | None) -> Path:
     if not (out / "run.json").exists() and not (out / "comparison.json").exists():
         raise RunFolderError(f"{out} holds no run to resume.")
     return out
-
-
-def _fitting_micro_batch(config: TrainConfig) -> int:
-    """Return the largest size up to the default that divides the rollouts of a step."""
-    sizes = range(min(_OWN_MICRO_BATCH, config.budget_per_step), 0, -1)
-    return next(size for size in sizes if config.budget_per_step % size == 0)

@@ -63,20 +63,12 @@ def next_extensions(
     >>> [(one.candidate.rollouts_per_prompt, one.until) for one in first.extensions]
     [(8, 25088), (64, 26624)]
     """
-    decision = decisions(
-        candidates,
-        runs,
-        most_per_run=most_per_run,
-        target=target,
-        share=share,
-        num_at_once=num_at_once,
-        seed=seed,
-    )[-1]
+    sweep = _checked(candidates, most_per_run, target, share, num_at_once, seed)
+    decision = _replayed(sweep, runs)[-1]
     if decision.stop:
         return decision
     keys = {candidate.key for candidate in candidates}
     spent_by_key = {_key(run): float(run.compute_T[-1]) for run in runs if _key(run) in keys}
-    sweep = _checked(candidates, most_per_run, target, share, num_at_once, seed)
     kept = []
     left = sweep.budget - sum(spent_by_key.values())
     for one in decision.extensions:
@@ -102,7 +94,10 @@ def decisions(
     Given the runs of a whole grid, this is what the sweep would have done. Arguments and errors are
     those of `next_extensions`.
     """
-    sweep = _checked(candidates, most_per_run, target, share, num_at_once, seed)
+    return _replayed(_checked(candidates, most_per_run, target, share, num_at_once, seed), runs)
+
+
+def _replayed(sweep: Sweep, runs: Sequence[Run]) -> list[Decision]:
     known = {_key(run): run for run in runs}
     asked: dict[Candidate, int] = {}
     made: list[Decision] = []

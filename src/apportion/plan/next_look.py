@@ -10,7 +10,7 @@ import numpy as np
 from apportion import validate
 from apportion.plan.learning_curve import LEAST_POINTS
 from apportion.plan.reward_forecast import RewardForecast, forecast_rewards
-from apportion.plan.runs import Cell, Run, cells_of
+from apportion.plan.runs import Run, cells_of
 
 FIRST_PART = 4
 """A first look takes this part of a run: its own first quarter then backtests the forecast."""
@@ -152,7 +152,7 @@ def decide(sweep: Sweep, begun: Mapping[Candidate, Run]) -> Decision:
     if not begun:
         return _first_looks(sweep, unknown)
     cells = cells_of(list(begun.values()))
-    if sum(_num_levels(cell) >= LEAST_POINTS for cell in cells) < 2:
+    if sum(cell.num_levels >= LEAST_POINTS for cell in cells) < 2:
         kept = _affordable(sweep, begun, spent, _more_points(sweep, begun))
         return replace(unknown, extensions=kept, stop="" if kept else _TOO_FEW)
     found = forecast_rewards(cells, sweep.target, seed=sweep.seed)
@@ -258,8 +258,3 @@ def _noise(found: RewardForecast, chosen: int) -> float:
         return _UNKNOWN_NOISE
     reward = float(np.clip(found.reward_S[chosen], 0.0, 1.0))
     return float(np.sqrt(reward * (1.0 - reward) / np.prod(evaluation)))
-
-
-def _num_levels(cell: Cell) -> int:
-    compute, _ = cell.points()
-    return len(np.unique(compute[compute > 0.0]))

@@ -85,7 +85,7 @@ def forecast_rewards(
     compute_S = np.broadcast_to(validate.numbers("compute", compute), len(cells))
     if compute_S.min() <= 0.0:
         raise InvalidInputError(f"compute is {compute_S.min():g}, but must be above 0.")
-    if sum(_num_levels(cell) >= LEAST_POINTS for cell in cells) < 2:
+    if sum(cell.num_levels >= LEAST_POINTS for cell in cells) < 2:
         raise InvalidInputError(
             f"A forecast needs two settings with {LEAST_POINTS} evaluations or more each, but the "
             f"runs have {_evaluated(cells)}. Evaluate more often, or add a run with another n."
@@ -111,13 +111,8 @@ def forecast_rewards(
     )
 
 
-def _num_levels(cell: Cell) -> int:
-    compute, _ = cell.points()
-    return len(np.unique(compute[compute > 0.0]))
-
-
 def _evaluated(cells: Sequence[Cell]) -> str:
-    told = [f"{_num_levels(cell)} at {cell.label}" for cell in cells[:3]]
+    told = [f"{cell.num_levels} at {cell.label}" for cell in cells[:3]]
     return "; ".join(told) + (" and so on" if len(cells) > 3 else "")
 
 
@@ -128,7 +123,7 @@ def _backtest(cells: Sequence[Cell], until: float, seed: int) -> float | None:
     if not begun:
         return None
     past = cells_of(begun)
-    if sum(_num_levels(cell) >= LEAST_POINTS for cell in past) < 2:
+    if sum(cell.num_levels >= LEAST_POINTS for cell in past) < 2:
         return None
     shared = fit_shared(past, seed=seed)
     squares = []

@@ -139,6 +139,12 @@ class Cell:
         """B, rollouts of a step."""
         return self.rollouts_per_prompt * self.prompts_per_step
 
+    @property
+    def num_levels(self) -> int:
+        """Rollouts above 0, each counted once, at which its runs were judged."""
+        compute, _ = self.points()
+        return len(np.unique(compute[compute > 0.0]))
+
     def points(self) -> tuple[FloatArray, FloatArray]:
         """Return compute and reward of all its evaluations together."""
         return (

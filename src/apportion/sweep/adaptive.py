@@ -103,11 +103,10 @@ def runs_of(sweep: Sweep) -> list[Run]:
 
 def outlook(decision: Decision, sweep: Sweep) -> dict[str, Any]:
     """Return what an adaptive sweep saved and risks, as plain values; unknown is null."""
-    is_known = decision.regret is not None
     return {
         "stop": decision.stop,
         "share_of_grid": decision.spent / sweep.budget,
         "expected_regret": decision.regret,
-        "evaluation_error": decision.noise if is_known else None,
+        "evaluation_error": decision.noise,
         "chance_to_be_best": dict(decision.chance_by_setting),
     }

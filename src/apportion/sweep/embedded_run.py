@@ -16,8 +16,8 @@ from apportion.sweep.sweep import HELD_OUT
 from apportion.training.arms import allocator_of, prompts_of
 from apportion.training.config import TrainConfig
 from apportion.training.run import hush, locked
-from apportion.training.summary import measured_values
-from apportion.training.task import ID_COLUMN, Task, load_task
+from apportion.training.summary import log_measured
+from apportion.training.task import Task, load_task
 
 STATE_FILE = "state.safetensors"
 SAVE_SECONDS = 20.0
@@ -86,14 +86,7 @@ class _Folder:
         for split in splits:
             rows = self.task.evaluation[split]
             measured = self.task.measure(self._model, self._tokenizer, rows)
-            self.log.log_evaluation(
-                step,
-                compute=spent,
-                split=split,
-                values=measured_values(measured),
-                prompts=[row[ID_COLUMN] for row in rows],
-                success_Q=measured.success_Q,
-            )
+            log_measured(self.log, step, compute=spent, split=split, rows=rows, measured=measured)
 
     def note(self, record: Any) -> None:
         """Log a step and its groups."""

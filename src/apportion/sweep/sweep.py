@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from apportion.errors import InvalidInputError, RunFolderError, StateError, first_line
-from apportion.run_log import lock_folder
+from apportion.run_log import lock_folder, num_logged_steps
 from apportion.state_file import replace_file
 from apportion.sweep.settings import Setting, checked
-from apportion.training.config import TrainConfig
+from apportion.training.config import TrainConfig, fitting_micro_batch
 
 FORMAT, VERSION = "apportion-sweep", 1
 SWEEP_FILE = "sweep.json"
@@ -57,10 +57,7 @@ class Job:
     @property
     def num_steps(self) -> int:
         """Steps logged so far."""
-        try:
-            return (self.folder / "steps.jsonl").read_bytes().count(b"\n")
-        except OSError:
-            return 0
+        return num_logged_steps(self.folder)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,17 +211,6 @@ def evaluated_steps(folder: Path) -> set[int]:
         except (ValueError, KeyError, TypeError):
             continue
     return found
-
-
-def fitting_micro_batch(most: int | None, batch: int) -> int | None:
-    """Return the largest size up to `most` that divides the rollouts of a step.
-
-    >>> fitting_micro_batch(8, 20)
-    5
-    """
-    if most is None:
-        return None
-    return next(size for size in range(min(most, batch), 0, -1) if batch % size == 0)
 
 
 def _check_alike(before: Sweep, now: Sweep) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from apportion.comparison import Interval, paired_difference, share_of_compute
 from apportion.errors import InvalidInputError, RunFolderError
-from apportion.run_log import lock_folder
+from apportion.run_log import lock_folder, num_logged_steps
 from apportion.state_file import replace_file
 from apportion.training import processes
 from apportion.training.config import TrainConfig
@@ -47,10 +47,7 @@ class Job:
     @property
     def num_steps(self) -> int:
         """Steps logged so far."""
-        try:
-            return (self.folder / "steps.jsonl").read_bytes().count(b"\n")
-        except OSError:
-            return 0
+        return num_logged_steps(self.folder)
 
 
 def jobs_of(

@@ -264,3 +264,14 @@ class TrainConfig:
                 "The oracle arm needs the exact success of every prompt, which only the embedded "
                 "model has. Leave out --model and --dataset, or choose another arm."
             )
+
+
+def fitting_micro_batch(most: int | None, batch: int) -> int | None:
+    """Return the largest size up to `most` that divides the rollouts of a step.
+
+    >>> fitting_micro_batch(8, 20)
+    5
+    """
+    if most is None:
+        return None
+    return next(size for size in range(min(most, batch), 0, -1) if batch % size == 0)

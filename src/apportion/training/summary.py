@@ -16,11 +16,11 @@ from apportion.allocation import allocate
 from apportion.gain import Coverage, Progress
 from apportion.gradient_variance import law_for
 from apportion.predictor import MovingAverage, Predictor, Ridge
-from apportion.run_log import read_config, read_groups, read_lines
+from apportion.run_log import RunLog, read_config, read_groups, read_lines
 from apportion.state_file import replace_file
 from apportion.training.config import K, TrainConfig
 from apportion.training.memorising import memorising
-from apportion.training.task import Measured
+from apportion.training.task import ID_COLUMN, Measured
 from apportion.types import Forecast, Outcomes, Prompts
 from apportion.validate import FloatArray, IntArray
 
@@ -104,6 +104,26 @@ def curve(folder: str | os.PathLike[str], split: str) -> tuple[FloatArray, Float
     rows = _of_split(read_lines(Path(folder) / "evaluations.jsonl"), split)
     compute_T = np.array([row["compute"] for row in rows], dtype=np.float64)
     return compute_T, np.array([row["avg"] for row in rows], dtype=np.float64)
+
+
+def log_measured(
+    log: RunLog,
+    step: int,
+    *,
+    compute: int,
+    split: str,
+    rows: Sequence[Mapping[str, Any]],
+    measured: Measured,
+) -> None:
+    """Log how well a model does on the problems of a split, on average and one by one."""
+    log.log_evaluation(
+        step,
+        compute=compute,
+        split=split,
+        values=measured_values(measured),
+        prompts=[row[ID_COLUMN] for row in rows],
+        success_Q=measured.success_Q,
+    )
 
 
 def measured_values(measured: Measured) -> dict[str, float]:

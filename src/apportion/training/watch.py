@@ -154,14 +154,13 @@ class Watch:
     def evaluate(self, step: int) -> None:
         """Measure success on every split."""
         for split, rows in self.task.evaluation.items():
-            measured = self.measure(rows)
-            self._log().log_evaluation(
+            summary.log_measured(
+                self._log(),
                 step,
                 compute=step * self.config.budget_per_step,
                 split=split,
-                values=summary.measured_values(measured),
-                prompts=[row[ID_COLUMN] for row in rows],
-                success_Q=measured.success_Q,
+                rows=rows,
+                measured=self.measure(rows),
             )
 
     def _log(self) -> RunLog:

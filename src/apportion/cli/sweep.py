@@ -42,7 +42,9 @@ from apportion.cli.task_options import (
     RewardHighFlag,
     RewardLowFlag,
 )
+from apportion.errors import InvalidInputError
 from apportion.run_log import lock_folder
+from apportion.sweep.command_parts import KINDS
 from apportion.training.config import ESTIMATORS, TrainConfig
 
 if TYPE_CHECKING:
@@ -199,6 +201,16 @@ def sweep_command(
         float,
         typer.Option(help="With --ray: GPUs that each run asks for.", rich_help_panel=_ENGINE),
     ] = 0.0,
+    for_scheduler: Annotated[
+        str | None,
+        typer.Option(
+            "--print",
+            metavar="KIND",
+            help=f"Make no run: print the command of each, a line a run, for a scheduler of yours. "
+            f"{', '.join(KINDS)}.",
+            rich_help_panel=_ENGINE,
+        ),
+    ] = None,
     out: Annotated[
         Path,
         typer.Option(
@@ -270,11 +282,39 @@ def sweep_command(
         folder=out,
         micro_batch=usual.micro_batch if micro_batch is None else micro_batch,
     )
+    if for_scheduler is not None:
+        if adaptive:
+            raise InvalidInputError(
+                "--adaptive decides by the runs that were made, so its commands cannot be printed "
+                "beforehand. Leave out one of --adaptive and --print."
+            )
+        _print_commands(sweep, for_scheduler, as_json=as_json)
+        return
     workers = usual.processes if processes is None else processes
     engine = engine_of(workers, on_ray=on_ray, address=address, gpus_per_run=gpus_per_run)
     goal = goal_of(target, share, settings, is_adaptive=adaptive, workers=workers)
     check_task(sweep)
     _sweep(start(sweep), goal, engine, as_json=as_json)
+
+
+def _print_commands(sweep: Sweep, kind: str, *, as_json: bool) -> None:
+    """Print a shell line a run, and to standard error what to know about them."""
+    from apportion.sweep.commands import commands, guide
+    from apportion.sweep.sweep import check_task
+
+    validate.choice("--print", kind, KINDS)
+    lines = commands(sweep, kind)
+    if kind == "apportion":
+        check_task(sweep)
+    if as_json:
+        names_of_runs = [setting.name for setting in sweep.settings]
+        pairs = zip(names_of_runs, lines, strict=True)
+        print(json.dumps([{"run": name, "command": line} for name, line in pairs]))
+        return
+    for sentence in guide(sweep, kind):
+        typer.echo(f"# {sentence}", err=True)
+    for line in lines:
+        typer.echo(line)
 
 
 def _sweep(

@@ -163,6 +163,10 @@ def train_command(
             rich_help_panel=_RUN,
         ),
     ] = None,
+    evaluation_spacing: Annotated[
+        str,
+        typer.Option(help="even, or doubling: two for each of compute.", rich_help_panel=_RUN),
+    ] = DEFAULTS.evaluation_spacing,
     save_every: Annotated[
         int, typer.Option(help="Steps between checkpoints.", rich_help_panel=_RUN)
     ] = DEFAULTS.save_every,
@@ -232,6 +236,7 @@ def train_command(
         entropy=entropy,
         max_tokens=own_tokens if max_tokens is None else max_tokens,
         num_evaluations=often if evaluations is None else evaluations,
+        evaluation_spacing=evaluation_spacing,
         held_out=held_out,
         limit=limit,
         save_every=save_every,

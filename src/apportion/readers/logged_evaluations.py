@@ -34,6 +34,8 @@ from apportion.recording import Curve
 from apportion.validate import FloatArray, IntArray
 
 STATE = "trainer_state.json"
+VERL_LOG = "verl.log"
+"""What the commands of a sweep call verl's console log, in a folder a run."""
 _HELD_OUT = (
     r"eval[_/]reward",
     r"eval_(?!frac_)[^/]+_reward",
@@ -48,9 +50,12 @@ _LEAST_EXPECTED = 5.0
 """Groups without signal to be expected by chance before their absence means something."""
 
 
-def is_trl_folder(folder: Path) -> bool:
-    """Return whether a folder is the output folder of TRL's trainers, or one of its checkpoints."""
-    return (folder / STATE).is_file() or any(folder.glob(f"checkpoint-*/{STATE}"))
+def is_output_folder(folder: Path) -> bool:
+    """Return whether a folder is the output of one run of a trainer, or one of its checkpoints.
+
+    That is TRL's output folder, or one where verl's console log is ``verl.log``.
+    """
+    return _is_of_trl(folder) or (folder / VERL_LOG).is_file()
 
 
 def read_logged(path: Path, wanted: Wanted) -> Found:
@@ -65,6 +70,7 @@ def read_logged(path: Path, wanted: Wanted) -> Found:
         NotRecordedError: it holds no such reward.
         InvalidInputError: it is no log, n or B_p is unknown, or a reward is outside [0, 1].
     """
+    given, path = path, _log_in(path)
     found = curves.read(path)
     if found is None:
         raise InvalidInputError(
@@ -91,7 +97,7 @@ def read_logged(path: Path, wanted: Wanted) -> Found:
         evaluation = (prompts * num_steps, n)
         is_filtered = _is_filtered(curve_of, settings, n, prompts)
     run = Run(
-        name=_name(path),
+        name=_name(given),
         rollouts_per_prompt=n,
         prompts_per_step=prompts,
         compute_T=spent_T,
@@ -105,17 +111,27 @@ def read_logged(path: Path, wanted: Wanted) -> Found:
     )
     return Found(
         run=run,
-        place=path,
+        place=given,
         is_training=is_training,
         told=settings.get("told", {}),
         notes=tuple(f"{path}: {note}" for note in notes),
     )
 
 
+def _is_of_trl(folder: Path) -> bool:
+    return (folder / STATE).is_file() or any(folder.glob(f"checkpoint-*/{STATE}"))
+
+
+def _log_in(path: Path) -> Path:
+    """Return the console log of verl where a folder holds one, else what was given."""
+    log = path / VERL_LOG
+    return log if log.is_file() and not _is_of_trl(path) else path
+
+
 def _settings(path: Path) -> dict[str, Any]:
     """Return what is known of a run beside its log; a run folder of ours inside tells it best."""
     folder = path if path.is_dir() else path.parent
-    if not is_trl_folder(folder) or (path.is_file() and path.name != STATE):
+    if not _is_of_trl(folder) or (path.is_file() and path.name != STATE):
         return verl_settings(path) if path.is_file() else {}
     settings = trl_settings(folder)
     ours = files_under(folder, Tally())[1]

@@ -11,7 +11,7 @@ from pathlib import Path
 from apportion.errors import InvalidInputError
 from apportion.plan.runs import Run
 from apportion.readers.found_runs import MEAN, Found, NotRecordedError, Wanted
-from apportion.readers.logged_evaluations import is_trl_folder, read_logged
+from apportion.readers.logged_evaluations import is_output_folder, read_logged
 from apportion.readers.own_evaluations import EVALUATIONS, check_one_task, read_own
 from apportion.readers.run_folder import is_run_folder
 from apportion.readers.run_tables import is_table_of_runs, read_table_of_runs
@@ -86,7 +86,7 @@ def _read(source: Path, wanted: Wanted) -> list[Found]:
     if source.is_file():
         is_table = is_table_of_runs(source)
         return read_table_of_runs(source, wanted) if is_table else [read_logged(source, wanted)]
-    if _is_judged(source) or (is_run_folder(source) and not is_trl_folder(source)):
+    if _is_judged(source) or (is_run_folder(source) and not is_output_folder(source)):
         return [read_own(source, wanted)]
     return [read_logged(source, wanted)]
 
@@ -122,7 +122,7 @@ def _runs_under(folder: Path) -> list[Path]:
         real = place.resolve()
         is_new = real not in seen
         seen.add(real)
-        if not is_new or is_run_folder(place) or is_trl_folder(place):
+        if not is_new or is_run_folder(place) or is_output_folder(place):
             found += [place] if is_new else []
             names.clear()
             continue

@@ -12,7 +12,8 @@ from apportion.allocator import RolloutAllocator
 from apportion.embedded.model import load
 from apportion.embedded.policy_gradient import estimate_gradient, reward
 from apportion.embedded.pools import pool
-from apportion.embedded.sampler import Rollouts, sample
+from apportion.embedded.regularisation import regularisation_gradient
+from apportion.embedded.sampler import MAX_TOKENS, Rollouts, sample
 from apportion.integrations.trl import (
     AdaptiveGRPOConfig,
     AdaptiveGRPOTrainer,
@@ -23,7 +24,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
-MAX_TOKENS = 9
 
 
 class FixedSampler:
@@ -59,14 +59,24 @@ class FixedSampler:
         }
 
 
+def move_a_little(model):
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += 0.02 * torch.randn(weight.shape, generator=generator)
+
+
 class Catch(TrainerCallback):
     def on_pre_optimizer_step(self, args, state, control, model=None, **_):
         self.gradient = torch.cat([p.grad.flatten() for p in model.parameters()]).double()
 
 
-@pytest.mark.filterwarnings("ignore:.*rollout_func")
-@pytest.mark.parametrize("micro_batch", [48, 16])
-def test_dr_grpo_takes_the_same_gradient(tmp_path, micro_batch):
+@pytest.mark.filterwarnings("ignore:.*rollout_func", "ignore:The entropy bonus averages")
+@pytest.mark.parametrize(
+    ("micro_batch", "kl", "entropy"),
+    [(48, 0.0, 0.0), (16, 0.0, 0.0), (48, 0.3, 0.0), (16, 0.3, 0.0), (48, 0.0, 0.1)],
+)
+def test_dr_grpo_takes_the_same_gradient(tmp_path, micro_batch, kl, entropy):
     problems = list(pool("mixed").problems)[:12]
     sampler, catch = FixedSampler(problems), Catch()
     model, tokenizer = load()
@@ -87,6 +97,8 @@ def test_dr_grpo_takes_the_same_gradient(tmp_path, micro_batch):
             learning_rate=0.0,
             loss_type="dr_grpo",
             scale_rewards="none",
+            beta=kl,
+            entropy_coef=entropy,
             prompt_key_column="number",
             shuffle_dataset=False,
             report_to="none",
@@ -103,6 +115,10 @@ def test_dr_grpo_takes_the_same_gradient(tmp_path, micro_batch):
         callbacks=[catch],
         allocator=RolloutAllocator(belief, upper=16, do_no_harm=False),
     )
+    policy = load()[0]
+    if kl:  # the divergence from itself has no slope
+        move_a_little(model)
+        move_a_little(policy)
     trainer.train()
     group_N = torch.tensor([problems.index(p) for p in sampler.posed])
     assert len(set(torch.bincount(group_N).tolist())) > 1
@@ -111,6 +127,11 @@ def test_dr_grpo_takes_the_same_gradient(tmp_path, micro_batch):
     rollouts = Rollouts(
         group_N, sampler.rollouts.tokens, sampler.rollouts.text_N, sampler.rollouts.is_finished_N
     )
-    ours = estimate_gradient(load()[0], rollouts, rewards, estimator="dr_grpo").double()
+    ours = estimate_gradient(policy, rollouts, rewards, estimator="dr_grpo")
+    terms = regularisation_gradient(
+        policy, load()[0], rollouts, kl=kl, entropy=entropy, longest=MAX_TOKENS
+    )
+    assert (float(terms.norm()) > 0.05 * float(ours.norm())) == bool(kl or entropy)
+    ours = (ours + terms).double()
     # TRL divides by the longest completion and descends; the direction and size agree beside that.
     torch.testing.assert_close(-catch.gradient * MAX_TOKENS, ours, rtol=1e-3, atol=1e-6)

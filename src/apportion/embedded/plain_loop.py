@@ -1,7 +1,7 @@
 """A run of the plain loop, step by step: choose, sample, score, step; saved and gone on with.
 
-It does what a trainer does in one update a batch, and no more: no clipping of ratios, no KL term,
-no length normalisation. Rollouts are weighted such that unequal groups keep the objective of equal
+It does what a trainer does in one update a batch, and no more: no clipping of ratios, no length
+normalisation. Rollouts are weighted such that unequal groups keep the objective of equal
 ones (`apportion.advantage.prompt_weight`).
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -21,6 +22,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from apportion import advantage, validate
 from apportion.allocator import RolloutAllocator
 from apportion.embedded.policy_gradient import Estimator, estimate_gradient
+from apportion.embedded.regularisation import regularisation_gradient
+from apportion.embedded.sampler import MAX_TOKENS, Rollouts
 from apportion.embedded.step import Policy, Rule, RunSpentError, Step, prompts_of
 from apportion.embedded.tasks import Problem
 from apportion.errors import InvalidInputError, StateError, first_line
@@ -89,9 +92,15 @@ class PlainLoop:
         max_gradient_norm: float = 1.0,
         estimator: Estimator = "rloo",
         weighting: advantage.Weighting = "prompt",
+        kl: float = 0.0,
+        entropy: float = 0.0,
         seed: int = 0,
     ) -> None:
-        """Make a run that has not begun; see `train_loop` for what everything means."""
+        """Make a run that has not begun; see `train_loop` for what everything means.
+
+        Beside that, `kl` holds the policy to the one that it begins with and `entropy` rewards its
+        entropy, see `apportion.embedded.regularisation`.
+        """
         self._size = validate.whole_number("prompts_per_step", prompts_per_step, at_least=1)
         self._group = validate.whole_number("rollouts_per_prompt", rollouts_per_prompt, at_least=1)
         num_steps = validate.whole_number("num_steps", num_steps, at_least=0)
@@ -102,6 +111,8 @@ class PlainLoop:
         self._rule, self._observers = _rule_of(arm, belief)
         self._belief = belief
         self._estimator, self._weighting, self._seed = estimator, weighting, seed
+        self._kl, self._entropy = kl, entropy
+        self._reference = deepcopy(model) if kl or entropy else None
         num_warmup = num_warmup_steps * self.budget_per_step
         self._update = _Update(model, learning_rate, schedule, num_warmup, max_gradient_norm)
         self._policy = Policy(model, tokenizer, torch.Generator().manual_seed(seed))
@@ -162,9 +173,7 @@ class PlainLoop:
             observer.observe(outcomes)
         gradient = None
         if (kept := step.trained()) is not None:
-            gradient = estimate_gradient(
-                self._policy.model, *kept, estimator=self._estimator, weighting=self._weighting
-            )
+            gradient = self._gradient(*kept)
         return StepRecord(
             step=self.number,
             row_B=row_B,
@@ -174,6 +183,22 @@ class PlainLoop:
             gradient=gradient,
             compute=self.spent + int(step.num_rollouts_B.sum()),
             outcomes=outcomes,
+        )
+
+    def _gradient(self, rollouts: Rollouts, reward_N: FloatArray) -> torch.Tensor:
+        model = self._policy.model
+        gradient = estimate_gradient(
+            model, rollouts, reward_N, estimator=self._estimator, weighting=self._weighting
+        )
+        if self._reference is None:
+            return gradient
+        return gradient + regularisation_gradient(
+            model,
+            self._reference,
+            rollouts,
+            kl=self._kl,
+            entropy=self._entropy,
+            longest=MAX_TOKENS,
         )
 
     def state_dict(self) -> dict[str, NDArray[Any]]:

@@ -60,7 +60,7 @@ def estimate_gradient(
     if weighting == "prompt":
         centring: advantage.Centring = "leave_one_out" if estimator == "rloo" else "mean"
         weight_N = weight_N * advantage.prompt_weight(group_N, centring=centring)
-    tokens, weight_U = _merged(rollouts, torch.from_numpy(weight_N))
+    tokens, weight_U = merged(rollouts, torch.from_numpy(weight_N))
     return weighted_gradient(model, tokens, weight_U, of="log_likelihood")
 
 
@@ -90,13 +90,20 @@ def score_norm(model: PreTrainedModel, rollouts: Rollouts) -> FloatArray:
     return norm_N
 
 
-def _merged(rollouts: Rollouts, weight_N: torch.Tensor) -> tuple[TokenBatch, torch.Tensor]:
-    """The U distinct rollouts with their summed weights: equal ones share one forward pass."""
+def merged(rollouts: Rollouts, weight_N: torch.Tensor) -> tuple[TokenBatch, torch.Tensor]:
+    """The U distinct rollouts with their summed weights: equal ones share one forward pass.
+
+    Args:
+        rollouts: N rollouts.
+        weight_N: a weight of each, or a row of weights.
+    """
     tokens = rollouts.tokens
     length_N = tokens.is_completion_BT.sum(1, keepdim=True)
     key = torch.cat([rollouts.group_N[:, None], length_N, tokens.completion_BT], dim=1)
     _, member_N = torch.unique(key, dim=0, return_inverse=True)
-    weight_U = weight_N.new_zeros(int(member_N.max()) + 1).index_add_(0, member_N, weight_N)
-    first_U = torch.full_like(weight_U, len(member_N), dtype=torch.long)
+    num_distinct = int(member_N.max()) + 1
+    weight_U = weight_N.new_zeros((num_distinct, *weight_N.shape[1:]))
+    weight_U.index_add_(0, member_N, weight_N)
+    first_U = torch.full((num_distinct,), len(member_N))
     first_U.scatter_reduce_(0, member_N, torch.arange(len(member_N)), "amin")
     return tokens.rows(first_U), weight_U

@@ -21,6 +21,8 @@ from apportion.embedded.cells import MAX_ANSWER_CHARS
 from apportion.embedded.likelihood import TokenBatch, pad_rows
 from apportion.errors import InvalidInputError
 
+MAX_TOKENS = MAX_ANSWER_CHARS + 1
+"""Tokens of a completion at most, the end-of-sequence token included."""
 _COMPACT_BELOW = 0.75
 """Finished rows leave once fewer than this share of rows is alive; leaving copies the cache."""
 
@@ -54,7 +56,7 @@ def sample(
     prompts: Sequence[str],
     num_rollouts: ArrayLike,
     *,
-    max_new_tokens: int = MAX_ANSWER_CHARS + 1,
+    max_new_tokens: int = MAX_TOKENS,
     generator: torch.Generator | None = None,
 ) -> Rollouts:
     """Sample ``num_rollouts[b]`` completions of each prompt at temperature 1.

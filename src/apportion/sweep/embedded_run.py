@@ -150,5 +150,7 @@ def _loop(config: TrainConfig, task: Task, model: Any, tokenizer: Any) -> Any:
         num_steps=config.steps,
         learning_rate=config.learning_rate,
         estimator=config.estimator,  # type: ignore[arg-type]
+        kl=config.kl,
+        entropy=config.entropy,
         seed=config.seed,
     )

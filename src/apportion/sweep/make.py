@@ -15,8 +15,8 @@ from apportion.training.processes import reason_of_failure
 def make(config: dict[str, Any], folder: str, until: int) -> str:
     """Bring a run to a step, from wherever it stands.
 
-    The embedded model learns in the plain loop, which is several times faster than a trainer but
-    has neither KL nor entropy term; with these, and for models of yours, TRL is used.
+    The embedded model learns in the plain loop, several times faster than in a trainer; models of
+    yours, and RLOO with a KL or entropy term, in TRL.
 
     Args:
         config: of the run, see `TrainConfig.to_dict`.
@@ -49,9 +49,14 @@ def make(config: dict[str, Any], folder: str, until: int) -> str:
 
 
 def learns_in_plain_loop(config: TrainConfig) -> bool:
-    """Return whether the plain loop does all that a run asks for.
+    """Return whether the plain loop does what TRL would.
 
-    >>> learns_in_plain_loop(TrainConfig()), learns_in_plain_loop(TrainConfig(kl=0.01))
-    (True, False)
+    TRL's RLOO takes the KL penalty off the reward and has no entropy bonus, unlike the loop.
+
+    >>> learns_in_plain_loop(TrainConfig(kl=0.01, estimator="dr_grpo"))
+    True
+    >>> learns_in_plain_loop(TrainConfig(kl=0.01, estimator="rloo"))
+    False
     """
-    return config.is_embedded and not config.kl and not config.entropy
+    has_terms = config.kl != 0.0 or config.entropy != 0.0
+    return config.is_embedded and not (has_terms and config.estimator == "rloo")

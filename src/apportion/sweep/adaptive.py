@@ -17,6 +17,8 @@ from apportion.readers.own_evaluations import read_own
 from apportion.sweep.settings import Setting
 from apportion.sweep.sweep import HELD_OUT, Job, Sweep
 
+_ALL_FAILED = "Every run failed."
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
@@ -55,9 +57,8 @@ def sweep_adaptively(
         such a run is left out of later rounds.
     """
     failures: dict[Job, str] = {}
+    setting_of = {candidate_of(setting): setting for setting in sweep.settings}
     while True:
-        failed = {job.setting for job in failures}
-        setting_of = {candidate_of(s): s for s in sweep.settings if s not in failed}
         decision = next_extensions(
             list(setting_of),
             runs_of(sweep),
@@ -74,6 +75,10 @@ def sweep_adaptively(
             for one in decision.extensions
         ]
         failures |= engine(jobs, on_poll=on_poll)
+        failed = {job.setting for job in failures}
+        setting_of = {one: setting for one, setting in setting_of.items() if setting not in failed}
+        if not setting_of:
+            return replace(decision, extensions=(), stop=_ALL_FAILED), failures
 
 
 def candidate_of(setting: Setting) -> Candidate:

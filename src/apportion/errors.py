@@ -52,9 +52,9 @@ class MissingExtraError(ApportionError, ImportError):
 
 
 def first_line(error: BaseException) -> str:
-    r"""Return the first line of an error's message; its kind if it says nothing.
+    r"""Return the first line of an error's message, its full stop aside; its kind if it is empty.
 
-    >>> first_line(ValueError("no such file\nand a long story"))
-    'no such file'
+    >>> first_line(ValueError("No such file.\nAnd a long story."))
+    'No such file'
     """
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+    return str(error).splitlines()[0].rstrip(". ") if str(error) else type(error).__name__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from itertools import combinations
 
 import numpy as np
 import polars as pl
@@ -27,14 +28,16 @@ def config(n=4, **changes):
     return TrainConfig(**{**told, **changes})
 
 
-def write_run(folder, told=None, *, pool=200, exact=True, steps=(0, 2, 4)):
-    """Write a run that grows by 0.01 an evaluation, as `apportion train` writes it."""
+def write_run(
+    folder, told=None, *, pool=200, exact=True, steps=(0, 2, 4), success_Q=SUCCESS, growth=0.01
+):
+    """Write a run that grows a little at each evaluation, as `apportion train` writes it."""
     told = config() if told is None else told
     with RunLog.create(folder, {"train": told.to_dict()}) as log:
         for step in range(4):
             log.log_step(step, {"reward_prompt_mean": 0.1 * (step + 1), "num_rollouts": 32.0})
         for at, step in enumerate(steps):
-            measured = Measured.of_success(SUCCESS + 0.01 * at)
+            measured = Measured.of_success(success_Q + growth * at)
             if pool:
                 log.log_evaluation(
                     step,
@@ -78,6 +81,33 @@ def test_every_metric_of_exact_success(tmp_path, metric, expected):
     (run,), _ = read_runs([write_run(tmp_path / "run")], metric=metric)
     assert run.reward_T[0] == pytest.approx(expected.mean())
     assert run.evaluation is None
+
+
+@pytest.mark.parametrize(
+    ("reward_NK", "metric"),
+    [
+        ([[1, 0, 1, 1, 0, 0, 0, 0], [0] * 8, [1] * 8, [1, 1, 1, 1, 1, 0, 1, 0]], "best@4"),
+        ([[1, 0, 1, 1, 0, 0, 0, 0], [0] * 8, [1] * 8, [1, 1, 1, 1, 1, 0, 1, 0]], "worst@3"),
+    ],
+)
+def test_other_k_of_sampled_success_is_without_bias(tmp_path, reward_NK, metric):
+    """Against the mean over all subsets of k of the eight samples."""
+    success_Q = np.mean(reward_NK, axis=1)
+    folder = write_run(tmp_path / "run", config(**OWN), pool=0, success_Q=success_Q, growth=0.0)
+    (run,), _ = read_runs([folder], metric=metric)
+    name, k = metric.split("@")
+    of = max if name == "best" else min
+    expected = np.mean([[of(s) for s in combinations(row, int(k))] for row in reward_NK])
+    np.testing.assert_allclose(run.reward_T, expected)
+    assert run.evaluation == (4, 8 // int(k))
+    with pytest.raises(InvalidInputError, match="measures mean, best@8 and worst@8, not best@9"):
+        read_runs([folder], metric="best@9")
+
+
+def test_graded_rewards_have_no_other_k(tmp_path):
+    folder = write_run(tmp_path / "run", config(**OWN), pool=0)
+    with pytest.raises(InvalidInputError, match="not best@4"):
+        read_runs([folder], metric="best@4")
 
 
 def test_sampled_success_has_a_size_and_no_other_k(tmp_path):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from apportion.errors import InvalidInputError
+from apportion.metrics import pass_at_k
 from apportion.plan.runs import Run
 from apportion.readers import curves
 from apportion.readers.found_runs import (
@@ -74,8 +75,8 @@ def read_own(folder: Path, wanted: Wanted) -> Found:
     rows = _rows(folder, notes)
     here = [row for row in rows if row["split"] == wanted.split]
     column = _column(here, wanted.metric)
-    if column is None and _is_exact(told):
-        here = _with_metric(folder, here, wanted.metric)
+    if column is None:
+        here = _with_metric(folder, here, wanted.metric, told)
         column = _column(here, wanted.metric)
     if column is None and wanted.training_reward:
         found = _training(folder, run, notes)
@@ -158,8 +159,10 @@ def _is_exact(told: Mapping[str, Any]) -> bool:
     return "arm" in told and told.get("model") is None and told.get("dataset") is None
 
 
-def _with_metric(folder: Path, rows: Sequence[dict[str, Any]], metric: str) -> list[dict[str, Any]]:
-    """Return evaluations with ``best = 1 - (1-p)^k`` or ``worst = p^k`` of exact success p."""
+def _with_metric(
+    folder: Path, rows: Sequence[dict[str, Any]], metric: str, told: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Return evaluations with best@k or worst@k of the success of each problem, where it tells."""
     match = _OF_K.fullmatch(metric)
     if match is None:
         return list(rows)
@@ -174,9 +177,31 @@ def _with_metric(folder: Path, rows: Sequence[dict[str, Any]], metric: str) -> l
         except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException):
             found.append(row)
             continue
-        value_Q = 1.0 - (1.0 - success_Q) ** k if match[1] == "best" else success_Q**k
-        found.append({**row, metric: float(value_Q.mean())})
+        samples = None if _is_exact(told) else _samples(row)
+        value_Q = _of_k(success_Q, k, samples, is_best=match[1] == "best")
+        found.append(row if value_Q is None else {**row, metric: float(value_Q.mean())})
     return found
+
+
+def _of_k(
+    success_Q: FloatArray, k: int, samples: int | None, *, is_best: bool
+) -> FloatArray | None:
+    """Return best@k or worst@k of each problem: of exact success p, or without bias of samples.
+
+    ``best = 1 - (1-p)^k``, ``worst = p^k``; of samples `apportion.metrics.pass_at_k`. None where
+    the success is no share of the samples (rewards of more than two values), or there are fewer
+    than k.
+    """
+    if samples is None:
+        exact_Q: FloatArray = 1.0 - (1.0 - success_Q) ** k if is_best else success_Q**k
+        return exact_Q
+    correct_Q = np.rint(success_Q * samples)
+    if k > samples or np.abs(success_Q * samples - correct_Q).max(initial=0.0) > 1e-6:
+        return None
+    num_Q = np.full(len(correct_Q), samples)
+    if is_best:
+        return pass_at_k(num_Q, correct_Q, k)
+    return 1.0 - pass_at_k(num_Q, num_Q - correct_Q, k)
 
 
 def _lacks(
@@ -214,15 +239,19 @@ def _size(
     The embedded model's success is exact; that of others was sampled as often as best of k needs.
     """
     row = next(row for row in rows if _is(row, column))
-    samples = whole(row.get("num_samples"))
-    if samples is None and not _is_exact(told):
-        sizes = [int(match[1]) for match in map(_AT_K.fullmatch, row) if match]
-        samples = max(sizes, default=None)
+    samples = whole(row.get("num_samples")) if _is_exact(told) else _samples(row)
     problems = whole(row.get("num_problems"))
     if samples is None or problems is None:
         return None
     of_k = re.search(r"@(\d+)", column)
     return problems, max(samples // int(of_k[1]) if of_k else samples, 1)
+
+
+def _samples(row: Mapping[str, Any]) -> int | None:
+    told = whole(row.get("num_samples"))
+    if told is not None:
+        return told
+    return max((int(match[1]) for match in map(_AT_K.fullmatch, row) if match), default=None)
 
 
 def _num_prompts(

@@ -67,8 +67,8 @@ def _connect(ray: Any, address: str | None, num_processes: int) -> None:
         )
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise InvalidInputError(
-            f"Ray cannot be reached at {address or 'this machine'}: {first_line(error)} Give the "
-            "--address of a running cluster, or leave it out."
+            f"Ray cannot be reached at {address or 'this machine'}: {first_line(error)}. Give "
+            "the --address of a running cluster, or leave it out."
         ) from error
 
 

@@ -21,7 +21,7 @@ from apportion.errors import InvalidInputError
         (["train", "--resume", "--out", "nowhere"], "holds no run"),
         (["train", "--out", "/dev/null"], "cannot be written"),
         (["train", "--compare", "uniform,vip", "--out", "/dev/null"], "cannot be written"),
-        (["train", "--max-tokens", "0"], "max_tokens is 0"),
+        (["train", "--max-tokens", "0"], "--max-tokens is 0"),
         (["train", "--seed", "99999999999999999999"], "seed is"),
         (["train", "--held-out", "3"], "bring their own data"),
         (["train", "--estimator", "ppo"], "estimator is 'ppo'"),

@@ -155,7 +155,7 @@ def test_a_tuned_rate_is_scaled(call):
         (("--budget", 1e6, "--learning-rate", 1e-5), "go together"),
         (("--budget", 1e6, "--profile", "nowhere"), "cannot be read as a profile"),
         (("--budget", 1e6, "--profile", ".", "--difficulty", "easy"), "either --difficulty"),
-        (("--budget", 1e6, "--max-batch", 1), "max_batch is 1"),
+        (("--budget", 1e6, "--max-batch", 1), "--max-batch is 1"),
         (("--budget", 1e6, "--epochs", 2), "number of prompts"),
         (("--budget", "nan"), "budget is nan"),
         (("--budget", 1e6, "--out", "."), "is a folder"),

@@ -127,7 +127,7 @@ def test_an_unwritable_file_loses_nothing(dump, replays, monkeypatch, capsys):
     [
         (["--lower", 1], "lower is 1"),
         (["--lower", 9, "--upper", 4], "upper is 4"),
-        (["--gpu-hours", -1], "gpu_hours is -1"),
+        (["--gpu-hours", -1], "--gpu-hours is -1"),
         (["--price-per-gpu-hour", 1], "without gpu_hours"),
         (["--top", -1], "top is -1"),
     ],

@@ -18,22 +18,27 @@ from apportion.cli.audit import audit_command
 from apportion.cli.audit_layout import visible
 from apportion.cli.embedded import embedded_app
 from apportion.cli.fit import fit_command
+from apportion.cli.flag_names import by_flag
 from apportion.cli.leaderboard import leaderboard_command
 from apportion.cli.plan import plan_command
 from apportion.cli.profile import profile_command
 from apportion.cli.simulate import simulate_command
 from apportion.cli.sweep import sweep_command
 from apportion.cli.train import train_command
-from apportion.errors import ApportionError
+from apportion.errors import ApportionError, InvalidInputError
 
 
 class _Commands(TyperGroup):
     """The group of all commands; typer itself would end a stopped one without a word."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command; say so if it is stopped."""
+        """Run a command; say so if it is stopped, and name the flag of a mistake."""
         try:
             return super().invoke(ctx)
+        except InvalidInputError as error:
+            command = self.get_command(ctx, ctx.invoked_subcommand or "")
+            flag_of = {one.name: one.opts[0] for one in getattr(command, "params", ())}
+            raise InvalidInputError(by_flag(str(error), flag_of)) from error
         except KeyboardInterrupt:
             print("apportion: stopped.", file=sys.stderr)
             raise typer.Exit(130) from None

@@ -15,7 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from planner import BUDGET, EVALUATION, PROMPTS_PER_STEP, SEEDS, SIZES, curves, seen, setting, truth
+from planner import (
+    BUDGET,
+    PROMPTS_PER_STEP,
+    SEEDS,
+    SIZES,
+    curves,
+    outcome,
+    seen,
+    setting,
+    truth,
+)
 
 from apportion.plan.adaptive_sweep import Candidate, Decision, decisions
 from apportion.plan.reward_forecast import forecast_rewards
@@ -61,20 +71,13 @@ def adaptive(runs: list[Run]) -> tuple[list[Run], list[Decision]]:
 def judged(runs: list[Run], right_S: np.ndarray) -> dict[str, float]:
     """Judge the plan from some runs; regret is in errors of one evaluation, as in `planner.py`."""
     forecast = forecast_rewards(cells_of(runs), BUDGET)
-    planned, best = int(forecast.reward_S.argmax()), int(right_S.argmax())
-    noise = float(np.sqrt(right_S[best] * (1 - right_S[best]) / np.prod(EVALUATION)))
-    low, high = forecast.interval(planned)
-    reached = right_S[planned]
-    lead_D = forecast.reward_DS.max(1) - forecast.reward_DS[:, planned]
+    found = outcome(forecast, right_S)
+    lead_D = forecast.reward_DS.max(1) - forecast.reward_DS[:, int(forecast.reward_S.argmax())]
     return {
+        **found,
         "share": sum(float(run.compute_T[-1]) for run in runs) / GRID,
-        "regret": (right_S[best] - reached) / noise,
-        "expected": float(lead_D.mean()) / noise,
-        "noise": noise,
-        "doublings": abs(np.log2(SIZES[planned] / SIZES[best])),
-        "covered": low <= reached <= high,
-        "width": high - low,
-        "score": high - low + 20 * (max(low - reached, 0) + max(reached - high, 0)),
+        "expected": float(lead_D.mean()) / found["noise"],
+        "doublings": abs(np.log2(found["n planned"] / found["n best"])),
     }
 
 

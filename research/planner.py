@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from apportion.plan.reward_forecast import forecast_rewards
+from apportion.plan.reward_forecast import RewardForecast, forecast_rewards
 from apportion.plan.runs import Run, cells_of
 from apportion.simulation import Population, Training, simulate
 from apportion.state_file import replace_file
@@ -109,15 +109,30 @@ def truth(found: dict[int, list[Any]], compute: float) -> np.ndarray:
     return np.array(best)
 
 
+def outcome(forecast: RewardForecast, right_S: np.ndarray) -> dict[str, Any]:
+    """Judge the plan of a forecast by the truth; regret is in errors of one evaluation."""
+    planned, best = int(forecast.reward_S.argmax()), int(right_S.argmax())
+    noise = float(np.sqrt(right_S[best] * (1 - right_S[best]) / np.prod(EVALUATION)))
+    low, high = forecast.interval(planned)
+    reached = right_S[planned]
+    return {
+        "n planned": SIZES[planned],
+        "n best": SIZES[best],
+        "regret": (right_S[best] - reached) / noise,
+        "noise": noise,
+        "covered": low <= reached <= high,
+        "width": high - low,
+        "score": high - low + 20 * (max(low - reached, 0) + max(reached - high, 0)),
+    }
+
+
 def judged(seed: int, number: int, path: Path, until: float) -> dict[str, Any]:
     population, training = setting(seed, number)
     found = curves(path, seed, number)
     right_S, then_S = truth(found, BUDGET), truth(found, until)
     forecast = forecast_rewards(cells_of(seen(found, population, training, until)), BUDGET)
-    planned, best, stay = (int(x.argmax()) for x in (forecast.reward_S, right_S, then_S))
-    noise = np.sqrt(right_S[best] * (1 - right_S[best]) / np.prod(EVALUATION))
-    low, high = forecast.interval(planned)
-    reached = right_S[planned]
+    found_out = outcome(forecast, right_S)
+    stay = int(then_S.argmax())
     log2_D = forecast.best_log2_rollouts(np.ones(len(SIZES), dtype=bool))
     n_low, n_high = np.quantile(log2_D, [0.05, 0.95], method="nearest")
     return {
@@ -125,15 +140,10 @@ def judged(seed: int, number: int, path: Path, until: float) -> dict[str, Any]:
         "difficulty": population.difficulty,
         "prompts": population.num_train,
         **training,
+        **found_out,
         "n then": SIZES[stay],
-        "n planned": SIZES[planned],
-        "n best": SIZES[best],
-        "regret": (right_S[best] - reached) / noise,
-        "regret of staying": (right_S[best] - right_S[stay]) / noise,
-        "covered": low <= reached <= high,
-        "width": high - low,
-        "score": high - low + 20 * (max(low - reached, 0) + max(reached - high, 0)),
-        "n covered": n_low <= np.log2(SIZES[best]) <= n_high,
+        "regret of staying": (right_S.max() - right_S[stay]) / found_out["noise"],
+        "n covered": n_low <= np.log2(found_out["n best"]) <= n_high,
     }
 
 

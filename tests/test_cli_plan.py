@@ -55,7 +55,7 @@ def test_the_first_command(call, monkeypatch):
     assert "90% of what was published: 13 to 440" in out
     assert "976" in settings["steps M"]
     assert "1.41e-6" in settings["learning rate"]
-    assert "size unknown" in out
+    assert "0.01 and 0.001, untried beyond a small model" in out
     assert "one run cannot ride it" in out
     assert "What stands against it" not in out
     assert "4 runs, 198,400 rollouts, 10%." in out
@@ -88,8 +88,8 @@ def test_json_has_the_nouns_and_is_what_out_holds(call, tmp_path):
     assert found["regularisation"] == {
         "kl_term": True,
         "entropy_term": True,
-        "kl_coefficient": None,
-        "entropy_coefficient": None,
+        "kl_coefficient": 0.01,
+        "entropy_coefficient": 0.001,
     }
     assert found["interval"].keys() == {"low", "median", "high", "level"}
     assert found["cost"].keys() == {"rollouts", "tokens", "gpu_hours", "price"}

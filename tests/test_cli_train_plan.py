@@ -47,11 +47,26 @@ def test_flags_go_before_the_plan(tmp_path, configs):
         assert configs[-1].rollouts_per_prompt == content["rollouts_per_prompt"]
 
 
-def test_terms_without_a_size_are_told(tmp_path, configs):
-    path, _ = plan(tmp_path, "--difficulty", "easy")
-    found = CliRunner().invoke(app, ["train", "--plan", str(path)])
-    assert "--kl and --entropy on, but no source gives their size" in found.output
-    assert configs[0].kl == 0
+def test_loss_terms_are_those_of_the_plan(tmp_path, configs):
+    path, content = plan(tmp_path, "--difficulty", "easy")
+    assert CliRunner().invoke(app, ["train", "--plan", str(path)]).exit_code == 0
+    sizes = content["regularisation"]
+    assert configs[-1].kl == sizes["kl_coefficient"] > 0
+    assert configs[-1].entropy == sizes["entropy_coefficient"] > 0
+    CliRunner().invoke(app, ["train", "--plan", str(path), "--kl", "0", "--entropy", "0"])
+    assert configs[-1].kl == configs[-1].entropy == 0
+
+
+def test_a_sweep_of_a_plan_has_its_loss_terms(tmp_path, configs):
+    path, content = plan(tmp_path, "--difficulty", "easy")
+    command = ["sweep", "--list", str(path), "--print", "apportion"]
+    found = CliRunner().invoke(app, command)
+    assert found.exit_code == 0, found.output
+    lines = [line for line in found.stdout.splitlines() if line.startswith("apportion train")]
+    assert len(lines) == 2 * len(content["sweep_first"])  # seeds
+    assert all("--kl 0.01 --entropy 0.001" in line for line in lines)
+    plain = CliRunner().invoke(app, [*command, "--kl", "0", "--entropy", "0"])
+    assert "--kl" not in plain.stdout
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from apportion.errors import InvalidInputError
 from apportion.plan import next_look
 from apportion.plan.adaptive_sweep import Candidate, Decision, decisions, next_extensions
-from apportion.plan.next_look import LEAST_STEPS, TOLERANCE
+from apportion.plan.next_look import FEWEST_STEPS, TOLERANCE
 from apportion.plan.runs import Cell, Run
 
 MOST = 65_536
@@ -107,7 +107,7 @@ def test_first_decision_covers_every_setting() -> None:
     assert {one.candidate.setting for one in first.extensions} == {c.setting for c in candidates}
     assert {one.candidate.seed for one in first.extensions} == {0}
     for one in first.extensions:
-        quarter = max(MOST / 4, LEAST_STEPS * one.candidate.batch)
+        quarter = max(MOST / 4, FEWEST_STEPS * one.candidate.batch)
         assert one.until % one.candidate.batch == 0
         assert quarter <= one.until < quarter + one.candidate.batch
 

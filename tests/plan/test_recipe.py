@@ -37,13 +37,13 @@ def test_the_rate_is_the_root_of_the_batch(rate, times, tuned_at):
     assert anchor.rate_at(batch) <= max(rate, linear) * (1 + 1e-12)
 
 
-def test_both_terms_on_easy_problems_neither_elsewhere_and_no_size():
+def test_both_terms_on_easy_problems_neither_elsewhere():
     for name in DIFFICULTIES:
         found = regularisation_of(name)
         assert found.kl_term == found.entropy_term == (name == "easy")
-        assert found.kl_coefficient is None
-        assert found.entropy_coefficient is None
-    assert "no source gives their size" in regularisation_reason("easy").text
+        sizes = (found.kl_coefficient, found.entropy_coefficient)
+        assert sizes == ((0.01, 0.001) if name == "easy" else (None, None))
+    assert "not published" in regularisation_reason("easy").text
 
 
 def test_the_rule_is_warned_of_outside_its_test():

@@ -1,6 +1,9 @@
 import json
+from dataclasses import asdict
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from apportion.errors import InvalidInputError
 from apportion.plan.planning import plan_from_published
@@ -92,3 +95,14 @@ def test_a_file_that_is_not_there(tmp_path):
 def test_steps_need_a_budget(tmp_path):
     with pytest.raises(InvalidInputError, match="add the column, or give --budget"):
         listed(table(tmp_path, "rollouts_per_prompt,prompts_per_step\n4,16\n"), budget=None)
+
+
+@given(st.integers(20_000, 10**7), st.sampled_from(["easy", "hard", "mixed"]))
+def test_what_a_plan_wants_first_can_be_swept(tmp_path_factory, budget, difficulty):
+    plan = plan_from_published(budget, difficulty=difficulty)
+    path = tmp_path_factory.mktemp("plan") / "plan.json"
+    path.write_text(json.dumps({"sweep_first": [asdict(run) for run in plan.sweep_first]}))
+    if not plan.sweep_first:
+        return
+    found = read_list(path, rates=[], allocators=["uniform"], seeds=[0], budget=None)
+    assert len(found) == len(plan.sweep_first)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apportion.errors import InvalidInputError
-from apportion.sweep.settings import LEAST_STEPS, RateRule, checked, grid
+from apportion.sweep.settings import RateRule, checked, grid
 
 POWER = {"constant": 0.0, "sqrt": 0.5, "linear": 1.0}
 
@@ -58,10 +58,9 @@ def test_rules_that_agree_make_one_run():
 
 
 def test_too_few_steps_are_refused_with_the_way_out():
-    assert LEAST_STEPS == 20
-    assert made(rollouts_per_prompt=[16], budget=20 * 128)
-    with pytest.raises(InvalidInputError, match=r"19 steps.* 2,560 rollouts\. Raise"):
-        made(rollouts_per_prompt=[4, 16], budget=20 * 128 - 1)
+    assert made(rollouts_per_prompt=[16], budget=12 * 128)
+    with pytest.raises(InvalidInputError, match=r"11 steps.* 1,536 rollouts\. Raise"):
+        made(rollouts_per_prompt=[4, 16], budget=12 * 128 - 1)
 
 
 def test_two_lengths_of_one_run_are_refused():

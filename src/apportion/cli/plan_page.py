@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from apportion.cli.audit_layout import Page
-from apportion.plan.recipe import WARMUP_STEPS, rate_text
+from apportion.plan.recipe import FEWEST_STEPS, WARMUP_STEPS, rate_text
 from apportion.words import counted
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ def print_plan(plan: Plan, console: Console) -> None:
 
 def _settings(plan: Plan) -> list[tuple[str, str, str]]:
     interval = plan.interval
-    which = "on" if plan.regularisation.kl_term else "off"
+    terms = plan.regularisation
+    sizes = f"{terms.kl_coefficient} and {terms.entropy_coefficient}, untried beyond a small model"
     return [
         (
             "rollouts per prompt n",
@@ -74,7 +75,7 @@ def _settings(plan: Plan) -> list[tuple[str, str, str]]:
             rate_text(plan.learning_rate),
             f"constant after {WARMUP_STEPS} steps",
         ),
-        ("KL and entropy terms", which, "size unknown" if which == "on" else ""),
+        ("KL and entropy terms", "on" if terms.kl_term else "off", sizes if terms.kl_term else ""),
     ]
 
 
@@ -94,7 +95,7 @@ def _print_sweep(page: Page, plan: Plan) -> None:
     if not runs:
         page.say(
             "Nothing: budget and limits leave no room for three sizes, the planned n among them, "
-            "of 12 steps each."
+            f"of {FEWEST_STEPS} steps each."
         )
         return
     total = sum(run.cost.rollouts for run in runs)

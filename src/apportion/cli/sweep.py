@@ -42,6 +42,7 @@ from apportion.cli.task_options import (
     RewardHighFlag,
     RewardLowFlag,
 )
+from apportion.cli.train_plan import use_terms
 from apportion.errors import InvalidInputError
 from apportion.run_log import lock_folder
 from apportion.sweep.command_parts import KINDS
@@ -114,7 +115,9 @@ def sweep_command(
             "--list",
             help="Instead of a grid: a CSV with rollouts_per_prompt and prompts_per_step, perhaps "
             "learning_rate, allocator, seed, num_steps; or a plan, whose runs to make first are "
-            "made.",
+            "made, with its loss terms.",
+            callback=use_terms,
+            is_eager=True,
             rich_help_panel=_GRID,
         ),
     ] = None,
@@ -227,8 +230,7 @@ def sweep_command(
     With --quick and nothing else the embedded model is swept in two minutes; `apportion plan
     runs/sweep --budget C` and `apportion fit runs/sweep` read the runs.
 
-    Stop it or kill it at any time: the same command goes on, and nothing that is done is done
-    again.
+    Stop it or kill it at any time: the same command goes on, nothing that is done is done again.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: runs share the cores
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -307,9 +309,8 @@ def _print_commands(sweep: Sweep, kind: str, *, as_json: bool) -> None:
     if kind == "apportion":
         check_task(sweep)
     if as_json:
-        names_of_runs = [setting.name for setting in sweep.settings]
-        pairs = zip(names_of_runs, lines, strict=True)
-        print(json.dumps([{"run": name, "command": line} for name, line in pairs]))
+        pairs = zip(sweep.settings, lines, strict=True)
+        print(json.dumps([{"run": one.name, "command": line} for one, line in pairs]))
         return
     for sentence in guide(sweep, kind):
         typer.echo(f"# {sentence}", err=True)

@@ -65,8 +65,8 @@ def train_command(
     plan: Annotated[
         Path | None,
         typer.Option(
-            help="File of `apportion plan --out`: n, prompts a step, steps and learning rate, "
-            "unless given here.",
+            help="File of `apportion plan --out`: n, prompts a step, steps, learning rate and loss "
+            "terms, unless given here.",
             callback=use_plan,
             is_eager=True,
             rich_help_panel=_SIZE,

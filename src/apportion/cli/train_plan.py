@@ -17,7 +17,7 @@ _FLAG_OF = {
     "num_steps": "steps",
     "learning_rate": "learning_rate",
 }
-_TERMS = {"kl_term": "--kl", "entropy_term": "--entropy"}
+_TERMS = {"kl": "kl_coefficient", "entropy": "entropy_coefficient"}
 
 
 def use_plan(ctx: typer.Context, path: Path | None) -> Path | None:
@@ -26,18 +26,29 @@ def use_plan(ctx: typer.Context, path: Path | None) -> Path | None:
     Raises:
         InvalidInputError: the file cannot be read or is no plan.
     """
-    if path is None:
-        return None
-    plan = read_plan(path)
-    ctx.default_map = {flag: plan[name] for name, flag in _FLAG_OF.items()}
-    wanted = [flag for term, flag in _TERMS.items() if plan.get("regularisation", {}).get(term)]
-    if wanted:
-        typer.echo(
-            f"The plan has {' and '.join(wanted)} on, but no source gives their size: give them, "
-            "or train without.",
-            err=True,
-        )
+    if path is not None:
+        plan = read_plan(path)
+        ctx.default_map = {flag: plan[name] for name, flag in _FLAG_OF.items()} | terms_of(plan)
     return path
+
+
+def use_terms(ctx: typer.Context, path: Path | None) -> Path | None:
+    """Make the loss terms of a plan the defaults of their flags; a table has none."""
+    try:
+        if path is not None:
+            ctx.default_map = terms_of(read_plan(path))
+    except InvalidInputError:
+        pass
+    return path
+
+
+def terms_of(plan: dict[str, Any]) -> dict[str, float]:
+    """Return the sizes of the loss terms that a plan has."""
+    terms = plan.get("regularisation")
+    if not isinstance(terms, dict):
+        return {}
+    sizes = {flag: terms.get(name) for flag, name in _TERMS.items()}
+    return {flag: float(size) for flag, size in sizes.items() if isinstance(size, int | float)}
 
 
 def read_plan(path: Path) -> dict[str, Any]:

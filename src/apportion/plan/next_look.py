@@ -9,6 +9,7 @@ import numpy as np
 
 from apportion import validate
 from apportion.plan.learning_curve import LEAST_POINTS
+from apportion.plan.recipe import FEWEST_STEPS
 from apportion.plan.reward_forecast import RewardForecast, forecast_rewards
 from apportion.plan.runs import Run, cells_of
 
@@ -16,8 +17,6 @@ FIRST_PART = 4
 """A first look takes this part of a run: its own first quarter then backtests the forecast."""
 LEAST_PART = 16
 """Where first looks would cost more than half of what may be spent, they shrink to this part."""
-LEAST_STEPS = 12
-"""Fewest steps of a first look: a warm-up of ten, and two."""
 TOLERANCE = 0.5
 """Expected regret that may be left, in errors of one evaluation; see research/LOG.md."""
 LEAST_GAIN = 0.1
@@ -134,7 +133,7 @@ class Sweep:
 
     def look(self, candidate: Candidate, part: float) -> int:
         """Return the rollouts of a first look: whole steps, enough of them, at most a whole run."""
-        steps = max(int(np.ceil(self.most_per_run / part / candidate.batch)), LEAST_STEPS)
+        steps = max(int(np.ceil(self.most_per_run / part / candidate.batch)), FEWEST_STEPS)
         return min(steps * candidate.batch, self.whole(candidate))
 
     def firsts(self) -> list[Candidate]:

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from apportion import validate
 from apportion.errors import InvalidInputError
 from apportion.plan.limits import MOST_ROLLOUTS, Limits
-from apportion.plan.recipe import WARMUP_STEPS, Anchor
+from apportion.plan.recipe import FEWEST_STEPS, WARMUP_STEPS, Anchor
 
 SHARE = 40
 """Each run takes the budget over this, four of them a tenth, where that is enough."""
 LEAST_STEPS = 2 * WARMUP_STEPS
 _LEAST_SHARE = 10
-_FEWEST_STEPS = 12
 """Of the largest n, where there is no room for more."""
 _AROUND = ((0.25, 1, 4), (0.0625, 0.25, 1), (0.5, 1, 2), (0.25, 0.5, 1), (1, 2, 4))
 """Sizes over n, the most telling first."""
@@ -185,12 +184,12 @@ def _sizes_and_compute(
         and n * factors[-1] <= most
         and all(anchor.reaches(int(n * factor) * prompts) for factor in factors)
     ]
-    if limits.steps_of(prompts) < _FEWEST_STEPS:
+    if limits.steps_of(prompts) < FEWEST_STEPS:
         return None
     for share, least_steps in (
         (SHARE, LEAST_STEPS),
-        (SHARE, _FEWEST_STEPS),
-        (_LEAST_SHARE, _FEWEST_STEPS),
+        (SHARE, FEWEST_STEPS),
+        (_LEAST_SHARE, FEWEST_STEPS),
     ):
         for sizes in around:
             step = sizes[-1] * prompts

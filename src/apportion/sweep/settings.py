@@ -8,11 +8,10 @@ from itertools import product
 
 from apportion import validate
 from apportion.errors import InvalidInputError
+from apportion.plan.recipe import FEWEST_STEPS, WARMUP_STEPS
 
 RULES = {"constant": 0.0, "sqrt": 0.5, "linear": 1.0}
 """Power of the batch that the learning rate grows with."""
-LEAST_STEPS = 20
-"""Fewest steps of a run: twice the warm-up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,12 +138,12 @@ def checked(settings: Sequence[Setting]) -> list[Setting]:
         InvalidInputError: one has not.
     """
     for one in settings:
-        if one.num_steps < LEAST_STEPS:
+        if one.num_steps < FEWEST_STEPS:
             raise InvalidInputError(
                 f"A run with n = {one.rollouts_per_prompt} and {one.prompts_per_step} prompts a "
-                f"step would make {one.num_steps} steps, but a rate that warms up for 10 needs "
-                f"{LEAST_STEPS}: {LEAST_STEPS * one.batch:,} rollouts. Raise the budget, or leave "
-                "out the largest sizes."
+                f"step would make {one.num_steps} steps, but a rate that warms up for "
+                f"{WARMUP_STEPS} needs {FEWEST_STEPS}: {FEWEST_STEPS * one.batch:,} rollouts. "
+                "Raise the budget, or leave out the largest sizes."
             )
     seen: dict[str, Setting] = {}
     for one in settings:

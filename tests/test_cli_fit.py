@@ -17,14 +17,16 @@ from typer.testing import CliRunner
 
 from apportion.cli import fit as command
 from apportion.cli import main
-from apportion.cli.fit_tables import best_by_compute, print_fit
+from apportion.cli.fit_content import fitted
+from apportion.cli.fit_tables import best_of, print_fit
 from apportion.errors import ApportionError
 from apportion.plan.published import CROSSOVERS, CURVES
 from apportion.plan.runs import Run
 from apportion.run_log import RunLog
 from apportion.training.config import TrainConfig
 
-KEYS = ["version", "no_best", "curves", "crossovers", "frontier", "law", "rivals", "warnings"]
+KEYS = ["version", "no_best", "curves", "crossovers", "frontier", "law", "rivals"]
+KEYS += ["groups", "fixed_batch", "backtest", "warnings"]
 app = typer.Typer(pretty_exceptions_enable=False)
 app.command()(command.fit_command)
 
@@ -298,21 +300,20 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(
     assert len(err.splitlines()) == 1
 
 
-def test_best_by_compute_of_one_setting(answer):
+def test_best_of_one_setting(answer):
     last = answer["frontier"]["curve"][-1]
     curve = [last] * len(answer["frontier"]["curve"])
     alone = {**answer, "crossovers": [], "frontier": {**answer["frontier"], "curve": curve}}
-    assert best_by_compute(alone) == (
-        "By rollouts spent: 512 up to 4.09M, where the runs end (reward 0.679)."
-    )
+    said = best_of(alone, answer["curves"])
+    assert said == "512 up to 4.09M, where the runs end (reward 0.679)"
 
 
 def test_crossovers_in_doubt_are_not_claimed(answer):
     first, *others = answer["crossovers"]
     in_doubt = {**answer, "crossovers": [{**first, "share_of_draws": 0.4}, *others]}
     left, entered = (first[side]["rollouts_per_prompt"] for side in ("leaving", "entering"))
-    assert f"spent: {left} or {entered} up to" in best_by_compute(in_doubt)
-    assert f"spent: {left} up to" in best_by_compute(answer)
+    assert best_of(in_doubt, answer["curves"]).startswith(f"{left} or {entered} up to")
+    assert best_of(answer, answer["curves"]).startswith(f"{left} up to")
 
 
 def curves_of(tmp_path, reward_of, *, computes=tuple(range(1000, 21_000, 1000))):
@@ -383,6 +384,77 @@ def test_any_runs_give_plain_values_and_a_page(sweep):
     except ApportionError:
         assert not any(run.compute_T[-1] for run in runs)
         return
-    content = command.fitted(kept, [], num_draws=2)
+    content = fitted(kept, [], num_draws=2)
     assert json.loads(json.dumps(content, allow_nan=False)) == content
     assert "Learning curves" in shown(content)
+
+
+def several_batches(tmp_path):
+    """Runs of three n at two B_p, of which 8 x 64 and 32 x 16 share a batch."""
+    rows = []
+    for prompts in (16, 64):
+        for n, ceiling, rate in ((8, 0.5, 8e-6), (32, 0.65, 4e-6), (128, 0.8, 2e-6)):
+            for compute in np.geomspace(5e3, 2e6, 30).tolist():
+                reward = ceiling * (1 - np.exp(-rate * compute))
+                rows.append((f"n{n}-p{prompts}", n, prompts, compute, reward))
+    return table(tmp_path / "runs.csv", rows)
+
+
+def test_groups_fixed_batches_and_the_test_are_told(tmp_path):
+    path = several_batches(tmp_path)
+    found = fit(path)
+    assert [one["prompts_per_step"] for one in found["groups"]] == [16, 64]
+    for one in found["groups"]:
+        assert {found["curves"][s]["prompts_per_step"] for s in one["frontier"]["curve"]} == {
+            one["prompts_per_step"]
+        }
+        assert one["frontier"]["rollouts_per_prompt"][-1] == 128
+    batches = {one["batch"]: one for one in found["fixed_batch"]}
+    assert list(batches) == [512, 2048]
+    (crossing,) = batches[512]["crossovers"]
+    # 0.65 (1 - exp(-4e-6 C)) passes 0.5 (1 - exp(-8e-6 C)) where exp(-4e-6 C) is 0.3.
+    assert crossing["steps"]["value"] == pytest.approx(np.log(0.3) / -4e-6 / 512, rel=0.01)
+    assert batches[512]["frontier"]["prompts_per_step"][0] == 64
+    assert batches[512]["frontier"]["prompts_per_step"][-1] == 16
+    assert found["frontier"]["prompts_per_step"][-1] in (16, 64)
+    test = found["backtest"]
+    assert (test["known_to"], test["best"]["rollouts_per_prompt"]) == (2e5, 128)
+    page = run(path, "--draws", 3).output
+    assert "Which n is best for each B_p and allocator" in page
+    assert "512 rollouts a step: 8 x 64" in page
+    assert "Known up to 200k rollouts, judged at 2.00M" in page
+
+
+def test_a_plain_sweep_has_neither(easy, answer):
+    assert answer["groups"] == answer["fixed_batch"] == []
+    page = run(easy, "--draws", 3).output
+    assert "for each B_p" not in page
+    assert "fixed batch" not in page
+
+
+def test_where_the_published_law_levels_off(easy, answer):
+    law = answer["law"]
+    top = law["parameters"]["L"]["value"] + law["parameters"]["b"]["value"]
+    assert law["saturation"]["value"] == pytest.approx(2**top)
+    assert law["saturation"]["low"] < 512
+    assert law["saturation"]["high"] is None  # 512 is the largest n of these curves
+    assert "Published: 512, 64, 16 on easy problems and 128, 32 or" in run(easy).output
+
+
+def test_curves_that_cross_to_and_fro_pass_once(answer):
+    front = answer["frontier"]
+    first, second = (answer["crossovers"][0][side] for side in ("leaving", "entering"))
+    numbers = [
+        next(i for i, c in enumerate(answer["curves"])
+             if c["rollouts_per_prompt"] == one["rollouts_per_prompt"])
+        for one in (first, second)
+    ]  # fmt: skip
+    told = answer["crossovers"][0]
+    passing = [
+        {**told, "compute": {**told["compute"], "value": 1e5}},
+        {**told, "leaving": second, "entering": first},
+        {**told, "compute": {**told["compute"], "value": 3e5}},
+    ]
+    part = {"crossovers": passing, "frontier": {**front, "curve": numbers * 2}}
+    n, m = first["rollouts_per_prompt"], second["rollouts_per_prompt"]
+    assert best_of(part, answer["curves"]).startswith(f"{n} or {m} up to 300k, {m} up to")

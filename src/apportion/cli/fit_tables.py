@@ -7,6 +7,7 @@ from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
 from apportion.cli.audit_layout import Page
+from apportion.plan.published import SATURATION, STILL_RISING
 from apportion.words import counted
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def print_fit(content: Mapping[str, Any], console: Console, *, num_draws: int) -
     """Print curves, crossovers, the law and its rivals, and what stands against them.
 
     Args:
-        content: of `apportion.cli.fit.fitted`.
+        content: of `apportion.cli.fit_content.fitted`.
         console: a terminal, where sentences are wrapped, or a file, where they are not.
         num_draws: resampled sets of runs behind the intervals.
     """
@@ -39,39 +40,71 @@ def print_fit(content: Mapping[str, Any], console: Console, *, num_draws: int) -
     _curves(page, curves)
     if content["frontier"] is not None:
         page.head("Which n is best")
-        page.say(content["no_best"] or best_by_compute(content))
+        page.say(content["no_best"] or f"By rollouts spent: {best_of(content, curves)}.")
     if content["crossovers"]:
         _crossovers(page, content["crossovers"], curves)
     if content["law"] is not None:
         _law(page, content["law"])
         _rivals(page, content["rivals"])
+    if content["backtest"] is not None:
+        _backtest(page, content["backtest"], curves)
+    if content["groups"]:
+        page.head("Which n is best for each B_p and allocator")
+        page.bullets(
+            [_part(one, f"B_p = {one['prompts_per_step']}", curves) for one in content["groups"]]
+        )
+    if content["fixed_batch"]:
+        page.head("Rollouts or prompts: n x B_p at a fixed batch, by steps")
+        page.bullets(
+            [
+                _part(one, f"{one['batch']:,} rollouts a step", curves)
+                for one in content["fixed_batch"]
+            ]
+        )
     if content["warnings"]:
         page.head("What these runs cannot tell")
         page.bullets(content["warnings"])
 
 
-def best_by_compute(content: Mapping[str, Any]) -> str:
-    """Say which setting is best up to which compute; of those that pass in doubt, all."""
-    curves, frontier = content["curves"], content["frontier"]
+def best_of(part: Mapping[str, Any], curves: Sequence[Mapping[str, Any]]) -> str:
+    """Say which setting is best up to where; of those that pass in doubt, all.
+
+    Args:
+        part: ``frontier`` and ``crossovers``, over ``compute`` or over ``steps``.
+        curves: that its settings are among.
+    """
+    frontier = part["frontier"]
+    axis, show = ("steps", "{:,.0f}".format) if "steps" in frontier else ("compute", amount)
     name_of = _names(curves)
     number_of = {_key(curve): number for number, curve in enumerate(curves)}
-    sure = {
-        (number_of[_key(one["leaving"])], number_of[_key(one["entering"])]): one["compute"]["value"]
-        for one in content["crossovers"]
-        if one["share_of_draws"] >= _SURE
+    # Of curves that cross to and fro, the last time counts.
+    last_of = {
+        (number_of[_key(one["leaving"])], number_of[_key(one["entering"])]): one
+        for one in part["crossovers"]
     }
     order = [number for number, _ in groupby(frontier["curve"])]
     best = [order[0]]
-    parts = []
-    for leaving, entering in pairwise(order):
-        if (leaving, entering) in sure:
-            parts.append((best, sure[leaving, entering]))
+    said = []
+    for at, (leaving, entering) in enumerate(pairwise(order), start=1):
+        one = last_of.get((leaving, entering))
+        if one is not None and one["share_of_draws"] >= _SURE and leaving not in order[at:]:
+            said.append(f"{_either(best, curves, name_of)} up to {show(one[axis]['value'])}")
             best = []
         best.append(entering)
-    said = [f"{_either(best, curves, name_of)} up to {amount(end)}" for best, end in parts]
-    end = amount(frontier["compute"][-1])
+    end = show(frontier[axis][-1])
     said.append(f"{_either(best, curves, name_of)} up to {end}, where the runs end")
-    return f"By rollouts spent: {', '.join(said)} (reward {frontier['reward'][-1]:.3f})."
+    return f"{', '.join(said)} (reward {frontier['reward'][-1]:.3f})"
+
+
+def _part(part: Mapping[str, Any], label: str, curves: Sequence[Mapping[str, Any]]) -> str:
+    """Say which setting is best among those that share what the label says."""
+    if _has_several(curves, "allocator"):
+        label += f", {part['allocator']}"
+    return f"{label}: {part['no_best'] or best_of(part, curves) + '.'}{_summary(part['law'])}"
+
+
+def _summary(law: Mapping[str, Any] | None) -> str:
+    return "" if law is None else f" By its law n* {_levels_off(law)}"
 
 
 def _either(
@@ -167,8 +200,30 @@ def _law(page: Page, law: Mapping[str, Any]) -> None:
         f"n* goes from {low:.3g} to {high:.3g}, half-way (in doublings) at "
         f"{amount(10.0 ** value['log10_C0'])} rollouts; typical miss {law['rmse']:.2f} doublings."
     )
+    page.say(f"It {_levels_off(law)} Published: {_published()}.")
     if law["advice"]:
         page.say(law["advice"])
+
+
+def _levels_off(law: Mapping[str, Any]) -> str:
+    """Say which n a law goes to."""
+    top = law["saturation"]
+    if top["high"] is None:
+        return f"levels off beyond what the runs show, at {top['low']:,.0f} or more."
+    return f"levels off at {top['value']:,.0f} [{top['low']:,.0f}, {top['high']:,.0f}]."
+
+
+def _published() -> str:
+    """Return where n levelled off in other people's runs, by difficulty."""
+    said = []
+    for difficulty in ("easy", "hard"):
+        found = [
+            f"{n} or more" if key in STILL_RISING else str(n)
+            for key, n in SATURATION.items()
+            if key[1] == difficulty
+        ]
+        said.append(f"{', '.join(found)} on {difficulty} problems")
+    return " and ".join(said)
 
 
 def _rivals(page: Page, rivals: Mapping[str, float | None]) -> None:
@@ -180,6 +235,26 @@ def _rivals(page: Page, rivals: Mapping[str, float | None]) -> None:
     page.table(["law", "doublings of n"], rows)
     if next(iter(rivals), None) != "sigmoid":
         page.say("Another law predicts better than the sigmoid above: do not extrapolate by that.")
+
+
+def _backtest(page: Page, found: Mapping[str, Any], curves: Sequence[Mapping[str, Any]]) -> None:
+    page.head("Put to the test: choices from the first part of these runs")
+    name_of = _names(curves)
+    choices = {
+        "plan": found["planner"],
+        "what led then": found["stay"],
+        **{f"{name.replace('_', ' ')} law": one for name, one in found["laws"].items()},
+    }
+    rows = [[label, name_of(one), f"{one['regret']:.4f}"] for label, one in choices.items()]
+    page.table(["chosen by", "n", "reward lost"], rows)
+    error = "" if found["error"] is None else f"; a difference errs by {found['error']:.4f}"
+    plan = found["planner"]
+    page.say(
+        f"Known up to {amount(found['known_to'])} rollouts, judged at {amount(found['compute'])}, "
+        f"where {name_of(found['best'])} was best with {found['best']['reward']:.3f}{error}. The "
+        f"plan foretold {plan['low']:.3f} to {plan['high']:.3f} and reached "
+        f"{found['best']['reward'] - plan['regret']:.3f}."
+    )
 
 
 def _names(curves: Sequence[Mapping[str, Any]]) -> Callable[[Mapping[str, Any]], str]:

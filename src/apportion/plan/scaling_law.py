@@ -58,6 +58,7 @@ class ScalingLaw:
         rmse: root of the mean squared residual, in log2 n.
         num_points: points that it was fitted to.
         advice: what stands against it in plain words; empty if nothing.
+        top_error: standard error of L + b, the log2 n that a sigmoid goes to; NaN if there is none.
     """
 
     form: str
@@ -65,6 +66,7 @@ class ScalingLaw:
     rmse: float
     num_points: int
     advice: str = ""
+    top_error: float = np.nan
 
     def __call__(self, compute: ArrayLike) -> FloatArray:
         """Return n*, a real number."""
@@ -145,7 +147,8 @@ def fit_law(
             num_points=num,
             advice=f"{num} of the {free + 1} points that judging a law of {free} parameters takes.",
         )
-    error_P = _errors(form, x_K, theta, sse / spare)
+    covariance_PP = _covariance(form, x_K, theta, sse / spare)
+    error_P = np.sqrt(np.diag(covariance_PP))
     limit = _limit(sse, spare, level, num)
     parameters = [
         _profiled(form, x_K, y_K, theta, i, float(error_P[i]), limit) for i in range(free)
@@ -156,12 +159,21 @@ def fit_law(
         rmse=float(np.sqrt(sse / num)),
         num_points=num,
         advice=_advice(parameters),
+        top_error=_top_error(form, covariance_PP),
     )
 
 
 def best_parameters(form: str, compute_K: ArrayLike, rollouts_K: ArrayLike) -> FloatArray:
     """Return the parameters of `fit_law` alone, without intervals, for refits by the hundred."""
     return best(form, *_checked(compute_K, rollouts_K), {})[0]
+
+
+def predicted_rollouts(
+    form: str, compute_K: ArrayLike, rollouts_K: ArrayLike, compute: float
+) -> float:
+    """Return n* at a compute by the law that fits the points best, as a real number."""
+    theta = best_parameters(form, compute_K, rollouts_K)
+    return float(np.exp2(FORMULA[form](np.array(compute), theta)))
 
 
 def held_out_error(compute_K: ArrayLike, rollouts_K: ArrayLike, form: str) -> float:
@@ -197,8 +209,8 @@ def _limit(sse: float, spare: int, level: float, num: int) -> float:
     return max(sse, least) * (1.0 + float(f.ppf(level, 1, spare)) / spare)
 
 
-def _errors(form: str, x_K: FloatArray, theta: FloatArray, variance: float) -> FloatArray:
-    """Return standard errors from the curvature; NaN where the law does not feel a parameter."""
+def _covariance(form: str, x_K: FloatArray, theta: FloatArray, variance: float) -> FloatArray:
+    """Return covariances from the curvature; NaN where the law does not feel a parameter."""
     step_P = 1e-4 * np.maximum(np.abs(theta), 1e-2)
     jacobian = np.stack(
         [
@@ -210,9 +222,16 @@ def _errors(form: str, x_K: FloatArray, theta: FloatArray, variance: float) -> F
     )
     information = jacobian.T @ jacobian
     if np.linalg.cond(information) > 1e12:
-        return np.full(len(theta), np.nan)
-    errors: FloatArray = np.sqrt(np.diag(np.linalg.inv(information)) * variance)
-    return errors
+        return np.full(information.shape, np.nan)
+    covariance: FloatArray = np.linalg.inv(information) * variance
+    return covariance
+
+
+def _top_error(form: str, covariance_PP: FloatArray) -> float:
+    if form != "sigmoid":
+        return float(np.nan)
+    at = [NAMES[form].index(name) for name in ("L", "b")]
+    return float(np.sqrt(covariance_PP[np.ix_(at, at)].sum()))
 
 
 def _profiled(

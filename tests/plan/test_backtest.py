@@ -1,0 +1,97 @@
+"""Contract: choices from the first part of the runs, and what they cost at the end."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from apportion.plan.backtest import backtest
+from apportion.plan.law_search import LAWS
+from apportion.plan.runs import Run
+
+
+def run(n, ceiling, rate, *, seed=0, noise=0.0, first=2e3, last=1e6, evaluation=None):
+    """Evaluate ``ceiling (1 - exp(-rate C))``."""
+    compute_T = np.geomspace(first, last, 40)
+    rng = np.random.default_rng([n, seed])
+    reward_T = ceiling * (1.0 - np.exp(-rate * compute_T)) + noise * rng.normal(size=40)
+    return Run(
+        name=f"n{n}-seed{seed}",
+        rollouts_per_prompt=n,
+        prompts_per_step=16,
+        compute_T=compute_T,
+        reward_T=np.clip(reward_T, 0.0, 1.0),
+        seed=seed,
+        evaluation=evaluation,
+    )
+
+
+def fast_and_slow(**more):
+    return [run(8, 0.5, 8e-6, **more), run(64, 0.8, 2e-6, **more)]
+
+
+def test_who_led_then_does_not_go_on():
+    found = backtest(fast_and_slow())
+    assert (found.known_to, found.target) == (1e5, 1e6)
+    assert found.best.rollouts_per_prompt == 64
+    lost = 0.8 * (1 - np.exp(-2.0)) - 0.5 * (1 - np.exp(-8.0))
+    for choice in (found.stay, found.by_law["constant"]):
+        assert choice.cell.rollouts_per_prompt == 8
+        assert choice.regret == pytest.approx(lost, abs=1e-3)
+        assert choice.interval is choice.is_held is None
+    assert found.reward == pytest.approx(0.8 * (1 - np.exp(-2.0)), abs=1e-3)
+    assert set(found.by_law) == set(LAWS)
+    assert found.error is None
+    low, high = found.planner.interval
+    reached = found.reward - found.planner.regret
+    assert found.planner.is_held == (low <= reached <= high)
+
+
+def test_a_setting_that_stopped_early_is_not_judged():
+    runs = [*fast_and_slow(), run(512, 0.9, 9e-6, last=3e5)]
+    found = backtest(runs)
+    assert found.target == 1e6
+    chosen = [found.planner, found.stay, *found.by_law.values()]
+    assert 512 not in {choice.cell.rollouts_per_prompt for choice in chosen}
+
+
+def test_the_end_is_where_two_sizes_were_seen():
+    assert backtest([run(8, 0.5, 8e-6, last=4e6), run(64, 0.8, 2e-6)]).target == 1e6
+
+
+def test_runs_that_were_judged_late_are_cut_later():
+    assert backtest(fast_and_slow(first=1.2e5)).known_to == 2.5e5
+    assert backtest(fast_and_slow(first=5e5)) is None
+
+
+def test_one_n_has_nothing_to_choose_from():
+    assert backtest([run(8, 0.5, 8e-6, seed=s) for s in range(3)]) is None
+
+
+def test_the_error_of_a_difference():
+    seeded = backtest([r for s in range(4) for r in fast_and_slow(seed=s, noise=0.02)])
+    ends = [[run(*a, seed=s, noise=0.02).reward_T[-1] for s in range(4)]
+            for a in ((8, 0.5, 8e-6), (64, 0.8, 2e-6))]  # fmt: skip
+    assert seeded.error == pytest.approx(np.sqrt(2 * np.mean(np.var(ends, axis=1, ddof=1)) / 4))
+    sampled = backtest(fast_and_slow(evaluation=(300, 4)))
+    assert sampled.error == pytest.approx(np.sqrt(2 * 0.25 / 1200), rel=0.01)
+
+
+@settings(max_examples=5)
+@given(st.permutations(range(6)), st.integers(0, 9))
+def test_order_does_not_matter_and_nothing_is_gained(order, seed):
+    runs = [
+        run(n, 0.3 + n / 200, 8e-6 / n**0.3, seed=s, noise=0.01)
+        for n in (8, 32, 64)
+        for s in (seed, seed + 1)
+    ]
+    found, again = backtest(runs), backtest([runs[i] for i in order])
+    for one in (found, again):
+        choices = [one.planner, one.stay, *one.by_law.values()]
+        assert min(choice.regret for choice in choices) >= 0.0
+        assert {choice.cell.rollouts_per_prompt for choice in choices} <= {8, 32, 64}
+    assert found.best.rollouts_per_prompt == again.best.rollouts_per_prompt
+    assert found.stay.cell.rollouts_per_prompt == again.stay.cell.rollouts_per_prompt
+    assert found.reward == pytest.approx(again.reward)

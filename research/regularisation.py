@@ -27,7 +27,7 @@ RATES = (5e-5, 2e-4)
 TERMS = (
     *((kl, 0.0) for kl in (0.0, 1e-3, 1e-2, 1e-1, 1.0)),
     *((0.0, entropy) for entropy in (1e-3, 1e-2, 1e-1)),
-    *((kl, entropy) for kl, entropy in ((1e-3, 1e-3), (1e-2, 1e-2))),
+    *((kl, entropy) for kl, entropy in ((1e-3, 1e-3), (1e-2, 1e-3), (1e-2, 1e-2))),
 )
 NUM_PROMPTS, ROLLOUTS, STEPS, EVERY = 16, 16, 256, 16
 
@@ -99,14 +99,14 @@ def run(job: tuple[str, float, float, float, int]) -> dict[str, Any]:
     }
 
 
-def make(out: Path, num_seeds: int, num_processes: int) -> None:
-    """Make the runs that are missing, seed by seed."""
+def make(out: Path, rates: list[float], num_seeds: int, num_processes: int) -> None:
+    """Make the runs that are missing."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / "runs.jsonl"
     done = {key_of(one) for one in read(path)}
     jobs = [
         (kind, rate, *terms, seed)
-        for seed, kind, rate, terms in product(range(num_seeds), RANGES, RATES, TERMS)
+        for kind, seed, rate, terms in product(RANGES, range(num_seeds), rates, TERMS)
     ]
     missing = [job for job in jobs if job not in done]
     with multiprocessing.get_context("spawn").Pool(num_processes) as workers:
@@ -156,9 +156,10 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("runs/terms"))
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rates", type=float, nargs="+", default=RATES)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--read", action="store_true", help="read what is there")
     told = parser.parse_args()
     if not told.read:
-        make(told.out, told.seeds, told.processes)
+        make(told.out, told.rates, told.seeds, told.processes)
     print_table(read(told.out / "runs.jsonl"))

@@ -104,7 +104,7 @@ def _part(part: Mapping[str, Any], label: str, curves: Sequence[Mapping[str, Any
 
 
 def _summary(law: Mapping[str, Any] | None) -> str:
-    return "" if law is None else f" By its law n* {_levels_off(law)}"
+    return "" if law is None else f" {_levels_off(law)}"
 
 
 def _either(
@@ -200,7 +200,7 @@ def _law(page: Page, law: Mapping[str, Any]) -> None:
         f"n* goes from {low:.3g} to {high:.3g}, half-way (in doublings) at "
         f"{amount(10.0 ** value['log10_C0'])} rollouts; typical miss {law['rmse']:.2f} doublings."
     )
-    page.say(f"It {_levels_off(law)} Published: {_published()}.")
+    page.say(f"{_levels_off(law)} Published: {_published()}.")
     if law["advice"]:
         page.say(law["advice"])
 
@@ -209,8 +209,8 @@ def _levels_off(law: Mapping[str, Any]) -> str:
     """Say which n a law goes to."""
     top = law["saturation"]
     if top["high"] is None:
-        return f"levels off beyond what the runs show, at {top['low']:,.0f} or more."
-    return f"levels off at {top['value']:,.0f} [{top['low']:,.0f}, {top['high']:,.0f}]."
+        return f"Where n* levels off is open: {top['low']:,.0f} or more."
+    return f"n* levels off at {top['value']:,.0f} [{top['low']:,.0f}, {top['high']:,.0f}]."
 
 
 def _published() -> str:

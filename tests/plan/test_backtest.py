@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apportion.plan.backtest import backtest
+from apportion.plan.forecast_cautions import hindsight_cautions
 from apportion.plan.law_search import LAWS
 from apportion.plan.runs import Run
 
@@ -95,3 +98,14 @@ def test_order_does_not_matter_and_nothing_is_gained(order, seed):
     assert found.best.rollouts_per_prompt == again.best.rollouts_per_prompt
     assert found.stay.cell.rollouts_per_prompt == again.stay.cell.rollouts_per_prompt
     assert found.reward == pytest.approx(again.reward)
+
+
+def test_a_planner_that_failed_on_these_runs_says_so():
+    found = backtest(fast_and_slow())
+    assert hindsight_cautions(None) == []
+    fine = replace(found, planner=replace(found.planner, regret=0.0))
+    assert hindsight_cautions(fine) == []
+    noisy = replace(found, planner=replace(found.stay), error=0.5)
+    assert hindsight_cautions(noisy) == []
+    (said,) = hindsight_cautions(replace(found, planner=found.stay))
+    assert "n = 8, B_p = 16, which at 1,000,000 had n = 64, B_p = 16 0.192 ahead" in said

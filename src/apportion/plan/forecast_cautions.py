@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from apportion.plan.backtest import Backtest
 from apportion.plan.cautions import noise_floor
 from apportion.plan.reward_forecast import BACKTEST, RewardForecast
 
@@ -46,6 +47,21 @@ def forecast_cautions(found: RewardForecast, chosen: int, budget: int) -> list[s
     """
     said = (_no_gain(found, chosen), _out_of_reach(found, chosen, budget), _untested(found))
     return [sentence for sentence in said if sentence]
+
+
+def hindsight_cautions(found: Backtest | None) -> list[str]:
+    """Say if this planner, given the first part of these runs, would have planned their end badly.
+
+    Args:
+        found: of the runs; None where they are too short for one.
+    """
+    if found is None or found.planner.regret <= 2.0 * (found.error or _LEAST_FLOOR):
+        return []
+    return [
+        f"Given the first {found.known_to:,.0f} rollouts of these runs this planner would have "
+        f"taken {found.planner.cell.label}, which at {found.target:,.0f} had {found.best.label} "
+        f"{found.planner.regret:.3f} ahead: so far ahead its choice may be as wrong again."
+    ]
 
 
 def _floor(found: RewardForecast) -> float:

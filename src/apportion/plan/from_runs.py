@@ -8,8 +8,13 @@ import numpy as np
 
 from apportion import validate
 from apportion.errors import InvalidInputError
+from apportion.plan.backtest import backtest
 from apportion.plan.cautions import cautions
-from apportion.plan.forecast_cautions import choice_cautions, forecast_cautions
+from apportion.plan.forecast_cautions import (
+    choice_cautions,
+    forecast_cautions,
+    hindsight_cautions,
+)
 from apportion.plan.limits import Batch, Limits, check_budget, interval_of
 from apportion.plan.planning import Plan, plan_around
 from apportion.plan.recipe import Anchor, Reason, rate_reason, rate_warnings
@@ -80,6 +85,7 @@ def plan_from_runs(
         warnings=[
             *choice_cautions(found, is_allowed_S, chosen, limits.num_prompts),
             *forecast_cautions(found, chosen, whole),
+            *(hindsight_cautions(backtest(runs, seed=seed)) if whole > found.seen_to else []),
             *cautions(cells),
         ],
         rate_warnings=rate_warnings(anchor, batch.size) if rate is None else [],

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from cli_helpers import call
+from sweep_helpers import left_by
 
 from apportion.embedded.model import checkpoint_path
 from apportion.embedded.pools import pool
@@ -40,17 +41,6 @@ def sweep_in(folder, sizes=(2, 4)):
         arm="uniform", limit=40, num_evaluations=3, evaluation_spacing="doubling", max_tokens=9
     )
     return start(Sweep(base=base, settings=tuple(settings), folder=folder))
-
-
-def left_by(folder):
-    return {
-        run.name: (
-            (run / "evaluations.jsonl").read_bytes(),
-            (run / "steps.jsonl").read_bytes(),
-            read_groups(run).write_json(),
-        )
-        for run in sorted(folder.glob("n*"))
-    }
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,7 @@ import sys
 import time
 
 import pytest
-
-from apportion.run_log import read_groups
+from sweep_helpers import left_by
 
 FLAGS = ["--rollouts-per-prompt", "2,4,8", "--prompts-per-step", "4", "--budget", "1600"]
 FLAGS += ["--seeds", "1", "--evaluations", "5", "--limit", "60", "--allocator", "uniform"]
@@ -36,18 +35,6 @@ def finish(folder, *more):
     _, error = process.communicate(timeout=LONGEST)
     assert process.returncode == 0, error.decode()
     return time.monotonic() - began
-
-
-def left_by(folder):
-    return {
-        run.name: (
-            (run / "evaluations.jsonl").read_bytes(),
-            (run / "steps.jsonl").read_bytes(),
-            read_groups(run).write_json(),
-            {path.name: path.read_bytes() for path in sorted(run.glob("evaluations/*.parquet"))},
-        )
-        for run in sorted(folder.glob("n*"))
-    }
 
 
 @pytest.fixture(scope="module")

@@ -208,7 +208,7 @@ def test_your_own_model_is_swept_and_its_runs_go_on(tmp_path):
         (["--budget", "1e5", "--address", "auto"], "with --ray alone"),
         (["--budget", "1e5", "--processes", "0"], "--processes is 0"),
         (["--budget", "1e5", "--model", "x"], "without --dataset"),
-        (["--budget", "1e5", "--prompts-per-step", "0"], "prompts_per_step is 0"),
+        (["--budget", "1e5", "--prompts-per-step", "0"], "--prompts-per-step is 0"),
         (["--budget", "1e5", "--learning-rate", "1e-4,nan"], "every rate must be above 0"),
         (["--budget", "1e5", "--learning-rate", "0"], "every rate must be above 0"),
         (["--list", "none.csv"], "cannot be read"),

@@ -29,7 +29,7 @@ _TESTED_AT = 8.0
 _DECAYED_AT = 4.0
 """Times the anchor's rate at which, at the anchor's batch, the reward decayed."""
 _KL, _ENTROPY = 0.01, 0.001
-"""A tenth and a hundredth of the sizes that did harm in our ablation."""
+"""A hundredth of the sizes that did harm on easy problems in our ablation."""
 _LEAST_PROMPTS = {"easy": 32, "hard": 64, "mixed": 64}
 _PASSES_OF_BEST = {
     name: max(
@@ -176,14 +176,15 @@ def passes_of_best(difficulty: str) -> float:
 def regularisation_reason(difficulty: str) -> Reason:
     """Say why there are such terms or none."""
     text = (
-        "easy problems reached 0.61 with both terms, 0.59 without; their sizes were not published: "
-        "these are from a small model of ours, where ten times as much KL and a hundred times as "
-        "much entropy did harm and less made no difference"
+        "easy problems reached 0.61 with both terms, 0.59 without; sizes were not published: these "
+        "are from a model of half a million parameters, where both together gained 0.006, and a "
+        "hundred times either cost 0.16 and 0.58"
         if difficulty == "easy"
         else "with both terms hard problems fell to 0 within 325 steps; mixtures were trained "
         "without"
     )
-    return Reason(about="regularisation", text=text, source="IsoCompute 3")
+    source = "IsoCompute 3; sizes: own ablation" if difficulty == "easy" else "IsoCompute 3"
+    return Reason(about="regularisation", text=text, source=source)
 
 
 def rate_reason(anchor: Anchor) -> Reason:

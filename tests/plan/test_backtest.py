@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache, partial
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from apportion.plan import backtest as module
 from apportion.plan.backtest import backtest
 from apportion.plan.forecast_cautions import hindsight_cautions
 from apportion.plan.law_search import LAWS
+from apportion.plan.learning_curve import LearningCurve
 from apportion.plan.runs import Run
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_draws():
+    """Draw little: draws set the interval alone, not what is chosen."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "forecast_rewards", partial(module.forecast_rewards, num_draws=6))
+        yield
 
 
 def run(n, ceiling, rate, *, seed=0, noise=0.0, first=2e3, last=1e6, evaluation=None):
@@ -35,8 +46,13 @@ def fast_and_slow(**more):
     return [run(8, 0.5, 8e-6, **more), run(64, 0.8, 2e-6, **more)]
 
 
+@cache
+def plain():
+    return backtest(fast_and_slow())
+
+
 def test_who_led_then_does_not_go_on():
-    found = backtest(fast_and_slow())
+    found = plain()
     assert (found.known_to, found.target) == (1e5, 1e6)
     assert found.best.rollouts_per_prompt == 64
     lost = 0.8 * (1 - np.exp(-2.0)) - 0.5 * (1 - np.exp(-8.0))
@@ -82,7 +98,7 @@ def test_the_error_of_a_difference():
     assert sampled.error == pytest.approx(np.sqrt(2 * 0.25 / 1200), rel=0.01)
 
 
-@settings(max_examples=5)
+@settings(max_examples=3)
 @given(st.permutations(range(6)), st.integers(0, 9))
 def test_order_does_not_matter_and_nothing_is_gained(order, seed):
     runs = [
@@ -101,7 +117,7 @@ def test_order_does_not_matter_and_nothing_is_gained(order, seed):
 
 
 def test_a_planner_that_failed_on_these_runs_says_so():
-    found = backtest(fast_and_slow())
+    found = plain()
     assert hindsight_cautions(None) == []
     fine = replace(found, planner=replace(found.planner, regret=0.0))
     assert hindsight_cautions(fine) == []
@@ -109,3 +125,91 @@ def test_a_planner_that_failed_on_these_runs_says_so():
     assert hindsight_cautions(noisy) == []
     (said,) = hindsight_cautions(replace(found, planner=found.stay))
     assert "n = 8, B_p = 16, which at 1,000,000 had n = 64, B_p = 16 0.192 ahead" in said
+
+
+def printed(n, **shape):
+    """Read a run off a curve as it is printed, without noise."""
+    curve = LearningCurve.exponential(observed_from=2e3, observed_to=1e6, **shape)
+    compute_T = np.geomspace(2e3, 1e6, 13)
+    return Run(
+        name=f"n{n}",
+        rollouts_per_prompt=n,
+        prompts_per_step=16,
+        compute_T=compute_T,
+        reward_T=curve(compute_T),
+    )
+
+
+def test_regret_of_printed_curves_in_closed_form():
+    shapes = {
+        8: {"ceiling": 0.5, "loss": 0.3, "rate": 1e-4},
+        32: {"ceiling": 0.7, "loss": 0.5, "rate": 3e-6},
+        64: {"ceiling": 0.72, "loss": 0.52, "rate": 2.5e-6},
+    }
+    found = backtest([printed(n, **shape) for n, shape in shapes.items()])
+    end = {n: s["ceiling"] - s["loss"] * np.exp(-s["rate"] * 1e6) for n, s in shapes.items()}
+    assert found.best.rollouts_per_prompt == max(end, key=end.get) == 64
+    for choice in (found.planner, found.stay, *found.by_law.values()):
+        n = choice.cell.rollouts_per_prompt
+        assert choice.regret == pytest.approx(end[64] - end[n], abs=1e-12)
+
+
+def test_a_setting_first_evaluated_beyond_the_end_is_not_judged():
+    later = run(512, 0.99, 9e-6, first=2e6, last=4e6)
+    found = backtest([*fast_and_slow(), later])
+    assert (found.target, found.best.rollouts_per_prompt) == (1e6, 64)
+
+
+def test_noise_is_that_at_the_target_not_at_the_end_of_longer_runs():
+    runs = fast_and_slow(evaluation=(300, 4))
+    beyond = run(8, 0.95, 8e-6, last=4e6, evaluation=(300, 4))
+    found = backtest([runs[1], beyond])
+    at_target = max(
+        one.reward_T[i] * (1 - one.reward_T[i]) / 1200
+        for one in (runs[1], beyond)
+        for i in [int(np.flatnonzero(one.compute_T <= 1e6 * (1 + 1e-9))[-1])]
+    )
+    assert found.error == pytest.approx(np.sqrt(2.0 * at_target))
+
+
+def test_a_wrong_setting_of_an_n_is_told_from_a_wrong_n():
+    slow = replace(run(8, 0.75, 1.5e-6), prompts_per_step=64, name="slow")
+    found = replace(backtest([*fast_and_slow(), slow]), error=0.01)
+    right, taken, other = 0.8 * (1 - np.exp(-2.0)), 0.5, 0.75 * (1 - np.exp(-1.5))
+    assert found.stay.cell.prompts_per_step == 16
+    assert found.stay.regret == pytest.approx(right - taken, abs=1e-3)
+    assert found.stay.regret_of_n == pytest.approx(right - other, abs=1e-3)
+
+
+@settings(max_examples=3)
+@given(
+    st.lists(st.floats(0.2, 0.9), min_size=3, max_size=3),
+    st.lists(st.floats(1e-6, 1e-4), min_size=3, max_size=3),
+    st.permutations(range(3)),
+)
+def test_choices_are_of_those_run_and_lose_at_least_nothing(ceilings, rates, order):
+    runs = [
+        printed(n, ceiling=c, loss=c - 0.05, rate=r)
+        for n, c, r in zip((8, 32, 128), ceilings, rates, strict=True)
+    ]
+    found, again = backtest(runs), backtest([runs[i] for i in order])
+    end = {one.rollouts_per_prompt: one.reward_T[-1] for one in runs}
+    for choice in (found.planner, found.stay, *found.by_law.values()):
+        n = choice.cell.rollouts_per_prompt
+        assert 0.0 <= choice.regret == pytest.approx(max(end.values()) - end[n], abs=1e-12)
+    assert found.planner.regret == pytest.approx(again.planner.regret)
+    assert found.reward == again.reward
+
+
+def test_nothing_after_the_cut_is_seen_by_the_choices():
+    found = plain()
+    runs = [
+        replace(one, reward_T=np.where(one.compute_T <= found.known_to, one.reward_T, 0.9))
+        for one in fast_and_slow()
+    ]
+    other = backtest(runs)
+    for name in ("planner", "stay"):
+        mine, theirs = getattr(found, name), getattr(other, name)
+        assert mine.cell.rollouts_per_prompt == theirs.cell.rollouts_per_prompt
+        assert mine.interval == theirs.interval
+    assert other.stay.regret == 0.0

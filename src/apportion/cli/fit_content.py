@@ -142,7 +142,11 @@ def _backtest(found: Backtest | None) -> dict[str, Any] | None:
 
 
 def _choice(choice: Choice) -> dict[str, Any]:
-    return {**_setting(choice.cell), "regret": choice.regret}
+    return {
+        **_setting(choice.cell),
+        "regret": choice.regret,
+        "regret_of_n": choice.regret_of_n,
+    }
 
 
 def _frontier(found: Analysis, numbers: Sequence[int]) -> dict[str, list[Any]]:

@@ -245,8 +245,11 @@ def _backtest(page: Page, found: Mapping[str, Any], curves: Sequence[Mapping[str
         "what led then": found["stay"],
         **{f"{name.replace('_', ' ')} law": one for name, one in found["laws"].items()},
     }
-    rows = [[label, name_of(one), f"{one['regret']:.4f}"] for label, one in choices.items()]
-    page.table(["chosen by", "n", "reward lost"], rows)
+    rows = [
+        [label, name_of(one), f"{one['regret']:.4f}", f"{one['regret_of_n']:.4f}"]
+        for label, one in choices.items()
+    ]
+    page.table(["chosen by", "n", "reward lost", "by its n"], rows)
     error = "" if found["error"] is None else f"; a difference errs by {found['error']:.4f}"
     plan = found["planner"]
     page.say(

@@ -237,7 +237,7 @@ class PlainLoop:
             self._policy.model.load_state_dict(weights)
             self._update.load_state_dict(part_of(state, "optimizer"))
         except (KeyError, ValueError, RuntimeError, TypeError) as error:
-            raise StateError(f"The state of the run is damaged: {first_line(error)}") from error
+            raise StateError(f"The state of the run is damaged: {first_line(error)}.") from error
         for i, observer in enumerate(self._observers):
             observer.load_state_dict(part_of(state, f"observer{i}"))
         stream = prompt_stream(len(self._problems), self._size, seed=self._seed)

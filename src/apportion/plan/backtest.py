@@ -2,7 +2,9 @@
 
 Runs are cut at a tenth of the largest compute that settings of two n reached. From there the
 planner, each law of n* and the plain rule "what led goes on" choose a setting for that compute;
-the full runs tell what each choice cost.
+the full runs tell what each choice cost. What a setting reached is read off the rising step
+function through all its seeds, as of its best checkpoint so far: the largest of many single
+evaluations would be the luckiest.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from apportion.plan.runs import Cell, Run, cells_of
 from apportion.plan.scaling_law import predicted_rollouts
 from apportion.validate import FloatArray
 
+Key = tuple[int, int, float | None, str]
+"""A setting, as `Run.setting` tells it."""
 SHARES = (10.0, 4.0)
 """Times the compute of the cut that is foretold; the second where the first leaves too little."""
 _AS_FAR = 0.95
@@ -33,12 +37,14 @@ class Choice:
     Attributes:
         cell: the setting, with all of its runs.
         regret: reward of the best setting minus that of this one.
+        regret_of_n: the same for the best setting of its n, whatever B_p, rate and allocator.
         interval: where its reward was foretold to lie, 90%; None for rules that foretell none.
         is_held: whether it lay there.
     """
 
     cell: Cell
     regret: float
+    regret_of_n: float
     interval: tuple[float, float] | None = None
     is_held: bool | None = None
 
@@ -79,22 +85,45 @@ def backtest(runs: Sequence[Run], *, seed: int = 0) -> Backtest | None:
     Returns:
         What the choices cost; None where the runs are too short or too few to be cut.
     """
+    runs = sorted(runs, key=lambda run: (run.seed, run.name))
     cells = cells_of(runs)
     target = _target(cells)
-    judged = {cell.runs[0].setting: cell for cell in cells if _end(cell) >= _AS_FAR * target > 0.0}
+    judged = _at_target(cells, target)
     for share in SHARES:
-        early = [part for run in runs if (part := run.until(target / share)) is not None]
-        past = cells_of(begun) if (begun := [run for run in early if run.compute_T[-1] > 0]) else []
-        rich = [cell for cell in past if cell.num_levels >= LEAST_POINTS]
-        sizes = {c.rollouts_per_prompt for c in rich if c.runs[0].setting in judged}
-        if len(sizes) > 1:
+        past = _past(runs, target / share)
+        if len(_known_sizes(past, judged)) > 1:
             return _judged(past, judged, target / share, target, seed)
     return None
 
 
+def _at_target(cells: Sequence[Cell], target: float) -> dict[Key, Cell]:
+    """Return the settings that can be judged there: evaluated before it, and run as far."""
+    return {
+        cell.runs[0].setting: cell
+        for cell in cells
+        if _end(cell) >= _AS_FAR * target > 0.0 and _first(cell) <= target
+    }
+
+
+def _known_sizes(past: Sequence[Cell], judged: dict[Key, Cell]) -> set[int]:
+    """Return the n with evaluations enough for a forecast that can be judged."""
+    return {
+        cell.rollouts_per_prompt
+        for cell in past
+        if cell.num_levels >= LEAST_POINTS and cell.runs[0].setting in judged
+    }
+
+
+def _past(runs: Sequence[Run], compute: float) -> list[Cell]:
+    """Return the settings as they were known at a compute, those not evaluated yet left out."""
+    early = [part for run in runs if (part := run.until(compute)) is not None]
+    begun = [run for run in early if run.compute_T[-1] > 0.0]
+    return cells_of(begun) if begun else []
+
+
 def _judged(
     past: Sequence[Cell],
-    judged: dict[tuple[int, int, float | None, str], Cell],
+    judged: dict[Key, Cell],
     known_to: float,
     target: float,
     seed: int,
@@ -110,6 +139,7 @@ def _judged(
         return Choice(
             cell=judged[key],
             regret=reached[best] - reached[key],
+            regret_of_n=reached[best] - max(r for k, r in reached.items() if k[0] == key[0]),
             interval=interval,
             is_held=None if interval is None else interval[0] <= reached[key] <= interval[1],
         )
@@ -123,7 +153,7 @@ def _judged(
         target=target,
         best=judged[best],
         reward=reached[best],
-        error=_error(list(judged.values())),
+        error=_error(list(judged.values()), target),
         planner=chosen(planned, forecast.interval(numbers[planned])),
         stay=chosen(int(early_S.argmax())),
         by_law={
@@ -162,17 +192,29 @@ def _end(cell: Cell) -> float:
     return float(max(run.compute_T[-1] for run in cell.runs))
 
 
+def _first(cell: Cell) -> float:
+    compute, _ = cell.points()
+    return float(compute[compute > 0.0].min(initial=np.inf))
+
+
 def _reached(cell: Cell, compute: float) -> float:
     """Return the reward of a setting at a compute, its best checkpoint so far, noise smoothed."""
     return float(fit_curve(*cell.points(), "isotonic")(min(compute, _end(cell))))
 
 
-def _error(cells: Sequence[Cell]) -> float | None:
+def _error(cells: Sequence[Cell], target: float) -> float | None:
     """Return the error of a difference: from what seeds differ by, else from the evaluations."""
-    ends = [np.array([run.reward_T[-1] for run in cell.runs]) for cell in cells]
+    there = [found for cell in cells if (found := _there(cell, target))]
+    ends = [np.array([run.reward_T[-1] for run in found]) for found in there]
     free = sum(len(end_R) - 1 for end_R in ends)
     if free:
         pooled = sum(float(((end_R - end_R.mean()) ** 2).sum()) for end_R in ends) / free
         return float(np.sqrt(2.0 * pooled / np.mean([len(end_R) for end_R in ends])))
-    sampled = float(max(run.sampling_variance()[-1] for cell in cells for run in cell.runs))
+    sampled = float(max(run.sampling_variance()[-1] for found in there for run in found))
     return float(np.sqrt(2.0 * sampled)) if sampled else None
+
+
+def _there(cell: Cell, target: float) -> list[Run]:
+    """Return the runs of a setting that got to the target, as they were there."""
+    parts = [run.until(target) for run in cell.runs if run.compute_T[-1] >= _AS_FAR * target]
+    return [part for part in parts if part is not None]

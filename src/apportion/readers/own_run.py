@@ -38,7 +38,7 @@ def read_own_run(paths: Sequence[Path], stock: Inventory, tally: Tally) -> Recor
         tally.say(f"{place} records the same run and was not counted again.")
     for error in stock.problems:
         if isinstance(error, InvalidInputError):
-            tally.say(first_line(error))
+            tally.say(f"{first_line(error)}.")
     return replace(
         recording,
         groups=None if groups is None else _with_texts(groups, stock.sources),

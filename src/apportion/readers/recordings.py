@@ -271,7 +271,7 @@ def _evaluation_steps(curves: dict[str, Curve]) -> set[int]:
 
 def _say_rest(stock: Inventory, tally: Tally) -> None:
     for error in stock.problems:
-        tally.say(first_line(error))
+        tally.say(f"{first_line(error)}.")
     for file in stock.others:
         what = "hold neither rollouts nor scalars of a run and were left out"
         tally.add("files", what, file.name)

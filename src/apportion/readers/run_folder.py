@@ -72,7 +72,7 @@ def _curves(path: Path, notes: list[str]) -> dict[str, Curve]:
     try:
         found = curves.read(path) if path.exists() else None
     except (InvalidInputError, MissingExtraError) as error:
-        notes.append(f"{path.name} cannot be read: {first_line(error)}")
+        notes.append(f"{path.name} cannot be read: {first_line(error)}.")
         return {}
     if found is None:
         return {}

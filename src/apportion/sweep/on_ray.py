@@ -128,4 +128,4 @@ def _reason(ray: Any, reference: Any) -> str:
     except ray.exceptions.WorkerCrashedError:
         return DIED
     except ray.exceptions.RayError as error:
-        return f"Ray gave up on it: {first_line(error)}"
+        return f"Ray gave up on it: {first_line(error)}."

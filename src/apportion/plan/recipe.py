@@ -178,7 +178,7 @@ def regularisation_reason(difficulty: str) -> Reason:
     text = (
         "easy problems reached 0.61 with both terms, 0.59 without; sizes were not published: these "
         "are from a model of half a million parameters, where both together gained 0.006, and a "
-        "hundred times either cost 0.16 and 0.58"
+        "hundred times either cost 0.16 and 0.60"
         if difficulty == "easy"
         else "with both terms hard problems fell to 0 within 325 steps; mixtures were trained "
         "without"

@@ -245,11 +245,13 @@ def _backtest(page: Page, found: Mapping[str, Any], curves: Sequence[Mapping[str
         "what led then": found["stay"],
         **{f"{name.replace('_', ' ')} law": one for name, one in found["laws"].items()},
     }
+    has_more = any(one["regret"] != one["regret_of_n"] for one in choices.values())
+    names = ["regret", "regret_of_n"] if has_more else ["regret"]
     rows = [
-        [label, name_of(one), f"{one['regret']:.4f}", f"{one['regret_of_n']:.4f}"]
+        [label, name_of(one), *(f"{one[name]:.4f}" for name in names)]
         for label, one in choices.items()
     ]
-    page.table(["chosen by", "n", "reward lost", "by its n"], rows)
+    page.table(["chosen by", "n", "reward lost", "that n at best"][: 2 + len(names)], rows)
     error = "" if found["error"] is None else f"; a difference errs by {found['error']:.4f}"
     plan = found["planner"]
     page.say(

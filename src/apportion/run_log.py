@@ -416,7 +416,9 @@ def lock_folder(folder: str | os.PathLike[str]) -> TextIO:
         path.mkdir(parents=True, exist_ok=True)
         file = open(path / "lock", "a", encoding="utf-8")  # noqa: SIM115
     except OSError as error:
-        raise RunFolderError(f"The run folder {path} cannot be written: {error}") from error
+        raise RunFolderError(
+            f"The run folder {path} cannot be written: {error.strerror}. Name another folder."
+        ) from error
     try:
         import fcntl
     except ImportError:  # no such locks on this system: the folder is then not guarded

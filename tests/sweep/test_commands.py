@@ -376,7 +376,6 @@ def test_what_other_frameworks_cannot_do(tmp_path, kind, changes, allocator, mes
         ("trl", replace(OWN, dataset="mine.csv"), "Put train.csv and test.csv into a folder"),
         ("trl", replace(OWN, prompt_column="q"), "--prompt-column is q"),
         ("trl", replace(OWN, answer_column="a"), "--answer-column is a"),
-        ("trl", replace(OWN, estimator="rloo", entropy=0.1), "no entropy bonus"),
         ("verl", OWN, "verl reads files"),
         ("apportion", replace(OWN, model="a\nb"), "line break"),
         ("slurm", OWN, "must be one of apportion, trl, verl"),

@@ -106,3 +106,18 @@ def test_what_a_plan_wants_first_can_be_swept(tmp_path_factory, budget, difficul
         return
     found = read_list(path, rates=[], allocators=["uniform"], seeds=[0], budget=None)
     assert len(found) == len(plan.sweep_first)
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ("1,4,,", "has rollouts_per_prompt '1', but it must be a whole number of at least 2"),
+        ("4,4,-1,", "has learning_rate '-1', but it must be a number above 0"),
+        ("4,4,nan,", "has learning_rate 'nan'"),
+        ("4,4,,vip", "has allocator 'vip', but it must be one of uniform, adaptive"),
+    ],
+)
+def test_values_of_a_list_are_told_with_their_run(tmp_path, row, says):
+    path = table(tmp_path, f"rollouts_per_prompt,prompts_per_step,learning_rate,allocator\n{row}\n")
+    with pytest.raises(InvalidInputError, match=f"Run 1 of .*{says}"):
+        listed(path)

@@ -98,3 +98,11 @@ def test_a_run_is_done_when_it_was_judged_at_its_end(tmp_path):
 def test_micro_batches_divide_the_step():
     assert [fitting_micro_batch(8, size) for size in (64, 12, 7, 4)] == [8, 6, 7, 4]
     assert fitting_micro_batch(None, 64) is None
+
+
+@pytest.mark.parametrize("inside", ["", "sweep"])
+def test_a_file_is_no_folder(tmp_path, inside):
+    (tmp_path / "file").write_text("")
+    sweep = replace(sweep_in(tmp_path), folder=tmp_path / "file" / inside)
+    with pytest.raises(RunFolderError, match=r"cannot be written: .*\. Name another folder"):
+        start(sweep)

@@ -14,7 +14,6 @@ from apportion import validate
 from apportion.cli.lists import names
 from apportion.cli.sweep_parts import (
     AHEAD,
-    ALLOCATORS,
     EMBEDDED,
     OWN,
     PROMPTS,
@@ -46,6 +45,7 @@ from apportion.cli.train_plan import use_terms
 from apportion.errors import InvalidInputError
 from apportion.run_log import lock_folder
 from apportion.sweep.command_parts import KINDS
+from apportion.sweep.settings import ALLOCATORS
 from apportion.training.config import ESTIMATORS, TrainConfig
 
 if TYPE_CHECKING:

@@ -111,9 +111,9 @@ def print_sweep(content: Mapping[str, Any], console: Console) -> None:
     console.print(
         f"Curves, frontier and law: apportion fit {folder}", highlight=False, soft_wrap=True
     )
-    most = max(run["rollouts"] for run in content["runs"])
+    ahead = f"{10 * max(run['rollouts'] for run in content['runs']):.2g}".replace("e+0", "e")
     console.print(
-        f"A plan, for example ten times as far: apportion plan {folder} --budget {10 * most:.2g}",
+        f"A plan, for example ten times as far: apportion plan {folder} --budget {ahead}",
         highlight=False,
         soft_wrap=True,
     )

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 SIZES, PROMPTS = "4,16,64", "16"
 QUICK_SIZES, QUICK_BUDGET = "4,8,16,32,64", 20_480
-ALLOCATORS = ("uniform", "adaptive")
 AHEAD, SHARE = 10, 0.25
 """An adaptive sweep plans for so many times its budget and spends this part of the grid."""
 
@@ -90,7 +89,7 @@ def grid_of(
     Raises:
         InvalidInputError: there is no budget, or a value is none or out of range.
     """
-    from apportion.sweep.settings import grid
+    from apportion.sweep.settings import ALLOCATORS, grid
 
     if budget is None:
         raise InvalidInputError(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from apportion.errors import InvalidInputError, first_line
-from apportion.sweep.settings import RateRule, Setting, checked
+from apportion.sweep.settings import ALLOCATORS, RateRule, Setting, checked
 
 _NEEDED = ("rollouts_per_prompt", "prompts_per_step")
 _COLUMNS = (*_NEEDED, "learning_rate", "allocator", "seed", "num_steps")
@@ -43,11 +43,12 @@ def read_list(
     found: dict[Setting, None] = {}
     for number, row in enumerate(rows, start=1):
         where = f"Run {number} of {path}"
-        n, prompts = (_whole(row, name, where) for name in _NEEDED)
+        n = _whole(row, "rollouts_per_prompt", where, least=2)
+        prompts = _whole(row, "prompts_per_step", where)
         steps = _steps(row, where, budget, n * prompts)
         own_rate = _number(row, "learning_rate", where)
         rate_S = [rule.rate_at(n * prompts) for rule in rates] if own_rate is None else [own_rate]
-        arm_S = [row["allocator"]] if row.get("allocator") else allocators
+        arm_S = [_allocator(row, where)] if row.get("allocator") else allocators
         seed_S = [_whole(row, "seed", where, least=0)] if row.get("seed", "") != "" else seeds
         for seed in seed_S:
             for arm in arm_S:
@@ -121,8 +122,20 @@ def _number(row: Mapping[str, Any], name: str, where: str) -> float | None:
     if row.get(name, "") == "":
         return None
     try:
-        return float(row[name])
+        value = float(row[name])
     except ValueError:
+        value = 0.0
+    if not 0.0 < value < float("inf"):
         raise InvalidInputError(
-            f"{where} has {name} {row[name]!r}, but it must be a number."
-        ) from None
+            f"{where} has {name} {row[name]!r}, but it must be a number above 0."
+        )
+    return value
+
+
+def _allocator(row: Mapping[str, Any], where: str) -> str:
+    arm = str(row["allocator"])
+    if arm not in ALLOCATORS:
+        raise InvalidInputError(
+            f"{where} has allocator {arm!r}, but it must be one of {', '.join(ALLOCATORS)}."
+        )
+    return arm

@@ -16,7 +16,7 @@ def make(config: dict[str, Any], folder: str, until: int) -> str:
     """Bring a run to a step, from wherever it stands.
 
     The embedded model learns in the plain loop, several times faster than in a trainer; models of
-    yours, and RLOO with a KL or entropy term, in TRL.
+    yours, and RLOO with a KL term, in TRL.
 
     Args:
         config: of the run, see `TrainConfig.to_dict`.
@@ -51,12 +51,11 @@ def make(config: dict[str, Any], folder: str, until: int) -> str:
 def learns_in_plain_loop(config: TrainConfig) -> bool:
     """Return whether the plain loop does what TRL would.
 
-    TRL's RLOO takes the KL penalty off the reward and has no entropy bonus, unlike the loop.
+    TRL's RLOO takes the KL penalty off the reward, unlike the loop.
 
     >>> learns_in_plain_loop(TrainConfig(kl=0.01, estimator="dr_grpo"))
     True
     >>> learns_in_plain_loop(TrainConfig(kl=0.01, estimator="rloo"))
     False
     """
-    has_terms = config.kl != 0.0 or config.entropy != 0.0
-    return config.is_embedded and not (has_terms and config.estimator == "rloo")
+    return config.is_embedded and not (config.kl and config.estimator == "rloo")

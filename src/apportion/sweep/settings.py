@@ -10,6 +10,7 @@ from apportion import validate
 from apportion.errors import InvalidInputError
 from apportion.plan.recipe import FEWEST_STEPS, WARMUP_STEPS
 
+ALLOCATORS = ("uniform", "adaptive")
 RULES = {"constant": 0.0, "sqrt": 0.5, "linear": 1.0}
 """Power of the batch that the learning rate grows with."""
 

@@ -130,7 +130,7 @@ def start(sweep: Sweep) -> Sweep:
         _check_alike(before, sweep)
         both = dict.fromkeys((*before.settings, *sweep.settings))
         sweep = replace(sweep, settings=tuple(checked(list(both))))
-    elif sweep.folder.exists() and any(path.name != "lock" for path in sweep.folder.iterdir()):
+    elif sweep.folder.is_dir() and any(path.name != "lock" for path in sweep.folder.iterdir()):
         raise RunFolderError(
             f"{sweep.folder} is not empty and holds no sweep. Name another folder with --out."
         )

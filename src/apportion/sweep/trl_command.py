@@ -38,11 +38,6 @@ def trl_command(sweep: Sweep, setting: Setting) -> str:
     config = sweep.config_of(setting)
     _check_data(config)
     is_rloo = config.estimator == "rloo"
-    if is_rloo and config.entropy:
-        raise InvalidInputError(
-            f"entropy is {config.entropy:g}, but TRL's RLOO trainer has no entropy bonus. Set it "
-            "to 0, or use --estimator dr_grpo."
-        )
     every = evaluation_interval(config.steps)
     micro_batch = config.micro_batch or config.budget_per_step
     known = {

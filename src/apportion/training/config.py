@@ -126,6 +126,11 @@ class TrainConfig:
             value = validate.number(name, getattr(self, name))
             if value < 0.0:
                 raise InvalidInputError(f"{name} is {value:g}, but must not be negative.")
+        if self.estimator == "rloo" and self.entropy > 0.0:
+            raise InvalidInputError(
+                f"entropy is {self.entropy:g}, but TRL's RLOO trainer has no entropy bonus. Set it "
+                "to 0, or use the estimator dr_grpo."
+            )
         for name in ("reward_low", "reward_high"):
             validate.number(name, getattr(self, name))
         if not self.reward_low < self.reward_high:

@@ -212,11 +212,6 @@ def _arguments(config: TrainConfig, folder: Path) -> Any:
         if mode_of(config) == "shadow":
             warnings.simplefilter("ignore")
         if config.estimator == "rloo":
-            if config.entropy:
-                raise InvalidInputError(
-                    f"entropy is {config.entropy:g}, but TRL's RLOO trainer has no entropy bonus. "
-                    "Set it to 0, or use --estimator dr_grpo."
-                )
             return AdaptiveRLOOConfig(**common)
         is_grpo = config.estimator == "grpo"
         return AdaptiveGRPOConfig(

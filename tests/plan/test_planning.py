@@ -335,3 +335,8 @@ def test_absurd_rates_are_refused(anchor, told):
 def test_absurd_budgets_are_refused():
     with pytest.raises(InvalidInputError, match=r"budget is 1\.1e"):
         certain(64, 1.1e15)
+
+
+def test_steps_far_beyond_the_published_are_told():
+    told = [certain(64, budget, difficulty="easy").warnings for budget in (2e6, 2.5e7)]
+    assert ["more than 2 times what the best" in " ".join(one) for one in told] == [False, True]

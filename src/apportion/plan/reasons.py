@@ -17,6 +17,8 @@ from apportion.plan.prior import EVIDENCE, LEAST_ROLLOUTS, one_pass_rollouts
 from apportion.plan.recipe import WARMUP_STEPS, Reason, least_prompts, passes_of_best
 from apportion.words import counted
 
+_FAR = 2
+"""Times the steps of the best published runs from which a plan is told to be beyond them."""
 _MOST_PROMPTS = 1024
 """Of a step, that were compared."""
 
@@ -182,8 +184,14 @@ def warnings_of_batch(batch: Batch, difficulty: str, limits: Limits) -> list[str
 def warnings_of_steps(num_steps: int, passes: float | None, difficulty: str) -> list[str]:
     """Return whether steps are fewer, or passes more, than were seen to be best."""
     found = []
+    low, high = published.STEPS_OF_BEST
+    if num_steps > _FAR * high:
+        found.append(
+            f"{num_steps:,} steps are more than {_FAR} times what the best published runs took, "
+            f"{low} to {high}: so far ahead nothing of theirs is known. A larger n or B_p would "
+            "bring them down."
+        )
     if num_steps < LEAST_STEPS:
-        low, high = published.STEPS_OF_BEST
         found.append(
             f"Only {num_steps:,} {'step' if num_steps == 1 else 'steps'}, {WARMUP_STEPS} for "
             f"warm-up: the best published runs took {low} to {high}."
